@@ -1,0 +1,4 @@
+#![forbid(unsafe_code)]
+#![doc = "x"]
+pub mod rows;
+pub mod text;
