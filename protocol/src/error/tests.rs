@@ -1,0 +1,1 @@
+//! Errors across the wire.
