@@ -98,10 +98,7 @@ impl ArenaBooks {
 
     /// Adds the extent named by [`Self::next_absent`], all free.
     pub(crate) fn gain(&mut self) {
-        let extent = self
-            .absent
-            .pop()
-            .expect("invariant: an arena gains what it lacks");
+        let extent = self.absent.pop().expect("invariant: an arena gains what it lacks");
         self.used[to_usize(extent)] = Some(0);
         self.empty.push(extent);
         // Pushed backwards, so that the lowest address is granted first.
@@ -127,11 +124,7 @@ impl ArenaBooks {
     /// The buffer freed last, now in `state` and held by `pool`.
     pub(crate) fn take(&mut self, pool: u32, state: BufferState) -> Option<u32> {
         let slot = self.free.pop()?;
-        self.slots[to_usize(slot)] = Slot {
-            state,
-            pool,
-            pins: 0,
-        };
+        self.slots[to_usize(slot)] = Slot { state, pool, pins: 0 };
         let extent = slot / self.extent_buffers;
         let used = self.used_mut(extent);
         *used += 1;
@@ -202,10 +195,7 @@ impl ArenaBooks {
                 .slots_of(extent)
                 .filter(|&slot| self.find_out(slot).is_some())
                 .count();
-            let listed = self
-                .slots_of(extent)
-                .filter(|&slot| self.free.contains(slot))
-                .count();
+            let listed = self.slots_of(extent).filter(|&slot| self.free.contains(slot)).count();
             match used {
                 Some(used) => {
                     assert_eq!(to_usize(*used), out, "used buffers of extent {extent}");
@@ -221,11 +211,7 @@ impl ArenaBooks {
                     );
                 }
                 None => {
-                    assert_eq!(
-                        (out, listed),
-                        (0, 0),
-                        "absent extent {extent} has no buffers"
-                    );
+                    assert_eq!((out, listed), (0, 0), "absent extent {extent} has no buffers");
                     assert!(self.absent.contains(&extent) && !self.empty.contains(extent));
                 }
             }
@@ -233,10 +219,7 @@ impl ArenaBooks {
         }
         assert_eq!(free, to_usize(self.free.len()), "length of the free list");
         assert_eq!(self.free.iter().count(), free, "the free list is connected");
-        assert!(
-            self.free.len() >= self.unmet,
-            "unmet minimums are possession"
-        );
+        assert!(self.free.len() >= self.unmet, "unmet minimums are possession");
     }
 
     fn slots_of(&self, extent: u32) -> std::ops::Range<u32> {

@@ -122,12 +122,7 @@ impl Tally {
     }
 
     pub(crate) fn sum(&self) -> u64 {
-        u64::from(self.unassigned)
-            + self
-                .states
-                .iter()
-                .map(|&count| u64::from(count))
-                .sum::<u64>()
+        u64::from(self.unassigned) + self.states.iter().map(|&count| u64::from(count)).sum::<u64>()
     }
 
     pub(crate) fn books(&self) -> Books {

@@ -108,11 +108,7 @@ pub struct Holder {
 
 impl fmt::Display for Holder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} (holds {}, guaranteed {})",
-            self.label, self.held, self.minimum
-        )
+        write!(f, "{} (holds {}, guaranteed {})", self.label, self.held, self.minimum)
     }
 }
 

@@ -86,11 +86,7 @@ impl FreeList {
 
     /// Takes `at` out from wherever it is.
     pub(crate) fn remove(&mut self, at: u32) {
-        let Link {
-            hotter,
-            colder,
-            linked,
-        } = self.links[index(at)];
+        let Link { hotter, colder, linked } = self.links[index(at)];
         assert!(linked, "invariant: {at} is in the free list");
         self.links[index(at)].linked = false;
         if hotter == NONE {

@@ -46,9 +46,7 @@ pub fn redistribute(available: u32, shares: &[Share]) -> Vec<u32> {
 
     let mut sizes: Vec<u32> = shares.iter().map(|share| share.minimum).collect();
     let mut left = u64::from(available) - required;
-    let mut open: Vec<usize> = (0..shares.len())
-        .filter(|&at| room(&shares[at]) > 0)
-        .collect();
+    let mut open: Vec<usize> = (0..shares.len()).filter(|&at| room(&shares[at]) > 0).collect();
 
     // A pool whose part exceeds its room is filled and leaves; the others then get more, so one pass is not enough.
     while left > 0 && !open.is_empty() {
@@ -63,8 +61,7 @@ pub fn redistribute(available: u32, shares: &[Share]) -> Vec<u32> {
             for &at in &open {
                 let extra = u64::from(remainder > 0);
                 remainder -= extra;
-                sizes[at] +=
-                    u32::try_from(part(at) + extra).expect("invariant: a part fits its room");
+                sizes[at] += u32::try_from(part(at) + extra).expect("invariant: a part fits its room");
             }
             break;
         }

@@ -100,10 +100,7 @@ impl Waiters {
 
     /// Puts a pool that waits nowhere at the end of a queue.
     pub(crate) fn push(&mut self, queue: Queue, pool: u32) {
-        assert!(
-            self.queue_of(pool).is_none(),
-            "invariant: a pool waits in one queue"
-        );
+        assert!(self.queue_of(pool).is_none(), "invariant: a pool waits in one queue");
         let last = self.ends(queue).last;
         self.links[index(pool)] = Link {
             before: last,
@@ -124,10 +121,7 @@ impl Waiters {
     /// Takes a pool out of its queue, if it waits.
     pub(crate) fn remove(&mut self, pool: u32) -> bool {
         let Link {
-            before,
-            behind,
-            queue,
-            ..
+            before, behind, queue, ..
         } = self.links[index(pool)];
         let Some(queue) = queue else { return false };
         self.links[index(pool)].queue = None;

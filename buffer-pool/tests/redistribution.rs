@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use buffer_pool::{
-    ArenaKind, JobKey, LocalPoolSpec, NetworkPool, NoBacking, PoolConfig, PoolError, PoolId,
-};
+use buffer_pool::{ArenaKind, JobKey, LocalPoolSpec, NetworkPool, NoBacking, PoolConfig, PoolError, PoolId};
 use serde::Deserialize;
 
 const JOB: JobKey = JobKey(7);
@@ -37,8 +35,8 @@ struct Step {
 
 #[test]
 fn known_cases() {
-    let vectors: Vectors = serde_json::from_str(include_str!("vectors/buffer_pool.json"))
-        .expect("the vectors have this shape");
+    let vectors: Vectors =
+        serde_json::from_str(include_str!("vectors/buffer_pool.json")).expect("the vectors have this shape");
     assert_eq!(vectors.cases.len(), 9);
     for case in vectors.cases {
         println!("case: {}", case.name);
@@ -60,12 +58,7 @@ fn run(case: &Case) {
         apply(&mut pool, &mut named, step);
         pool.check_invariants();
         for (name, &size) in step.sizes.iter().flatten() {
-            assert_eq!(
-                pool.size(named[name]),
-                size,
-                "size of {name} in \"{}\"",
-                case.name
-            );
+            assert_eq!(pool.size(named[name]), size, "size of {name} in \"{}\"", case.name);
         }
         let all: Vec<u32> = named.values().map(|&id| pool.size(id)).collect();
         if let Some(sum) = step.sum {
@@ -89,10 +82,7 @@ fn apply(pool: &mut NetworkPool<NoBacking>, named: &mut BTreeMap<String, PoolId>
             weight: 1,
             label: name.clone(),
         };
-        match (
-            pool.create_local_pool(JOB, ArenaKind::Write, spec),
-            &step.error,
-        ) {
+        match (pool.create_local_pool(JOB, ArenaKind::Write, spec), &step.error) {
             (Ok(id), None) => {
                 named.insert(name.clone(), id);
             }

@@ -97,10 +97,7 @@ impl<B: Backing> NetworkPool<B> {
                 .filter(|(_, pool)| pool.arena == at)
                 .map(|(_, pool)| pool.unmet())
                 .sum();
-            assert_eq!(
-                unmet, books.unmet,
-                "what pools may still take of their minimums"
-            );
+            assert_eq!(unmet, books.unmet, "what pools may still take of their minimums");
         }
         assert_eq!(recount, self.tally, "states of all buffers");
         assert_eq!(
@@ -111,22 +108,13 @@ impl<B: Backing> NetworkPool<B> {
 
         let mut guaranteed = [0; 2];
         for (index, pool) in self.pools.iter() {
-            assert_eq!(
-                pool.held,
-                held[to_usize(index)],
-                "what \"{}\" holds",
-                pool.label
-            );
+            assert_eq!(pool.held, held[to_usize(index)], "what \"{}\" holds", pool.label);
             assert!(
                 pool.minimum <= pool.size || pool.leaving,
                 "\"{}\" has its minimum",
                 pool.label
             );
-            assert!(
-                pool.size <= pool.maximum,
-                "\"{}\" has at most its maximum",
-                pool.label
-            );
+            assert!(pool.size <= pool.maximum, "\"{}\" has at most its maximum", pool.label);
             assert!(
                 !pool.leaving || pool.held > 0,
                 "\"{}\" leaves with its last buffer",
@@ -148,11 +136,7 @@ impl<B: Backing> NetworkPool<B> {
             );
             match queue {
                 None => {}
-                Some(Queue::Certain) => assert!(
-                    pool.held < pool.minimum,
-                    "\"{}\" is sure of a buffer",
-                    pool.label
-                ),
+                Some(Queue::Certain) => assert!(pool.held < pool.minimum, "\"{}\" is sure of a buffer", pool.label),
                 Some(Queue::Arena(arena)) => {
                     assert_eq!(arena, pool.arena);
                     assert!(
@@ -168,11 +152,7 @@ impl<B: Backing> NetworkPool<B> {
                 pool.label
             );
         }
-        for queue in self
-            .arenas()
-            .map(|(at, _)| Queue::Arena(at))
-            .chain([Queue::Certain])
-        {
+        for queue in self.arenas().map(|(at, _)| Queue::Arena(at)).chain([Queue::Certain]) {
             assert!(
                 self.waiters
                     .iter(queue)

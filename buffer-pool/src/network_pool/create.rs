@@ -90,12 +90,7 @@ impl<B: Backing> NetworkPool<B> {
         self.after_step();
     }
 
-    fn join(
-        &mut self,
-        job: JobKey,
-        kind: ArenaKind,
-        spec: LocalPoolSpec,
-    ) -> Result<PoolId, PoolError> {
+    fn join(&mut self, job: JobKey, kind: ArenaKind, spec: LocalPoolSpec) -> Result<PoolId, PoolError> {
         let arena = match self.jobs.get(&job) {
             Some(known) if !known.retiring => known.arenas[kind.index()],
             _ => return Err(PoolError::JobUnknown(job)),
@@ -147,8 +142,7 @@ impl<B: Backing> NetworkPool<B> {
         self.note_movable(arena);
         self.guaranteed[kind.index()] += minimum;
         let id = self.pools.insert(pool);
-        self.waiters
-            .reserve(self.pools.capacity(), self.arenas.len());
+        self.waiters.reserve(self.pools.capacity(), self.arenas.len());
         Ok(id)
     }
 
@@ -232,10 +226,7 @@ impl<B: Backing> NetworkPool<B> {
     }
 }
 
-fn sizes(
-    available: u32,
-    entries: impl Iterator<Item = (u32, ArenaKind, Share)> + Clone,
-) -> Vec<(u32, ArenaKind, u32)> {
+fn sizes(available: u32, entries: impl Iterator<Item = (u32, ArenaKind, Share)> + Clone) -> Vec<(u32, ArenaKind, u32)> {
     let shares: Vec<Share> = entries.clone().map(|(.., share)| share).collect();
     let sizes = redistribute(available, &shares);
     entries

@@ -33,9 +33,7 @@ impl<B: Backing> NetworkPool<B> {
         let [write, read] = movable;
         let extents = match this.kind {
             ArenaKind::Read => self.bank + write + read,
-            ArenaKind::Write => {
-                write + (self.bank + read).min(self.config.write_extents() - self.write_extents)
-            }
+            ArenaKind::Write => write + (self.bank + read).min(self.config.write_extents() - self.write_extents),
         };
         this.spare() + extents * self.config.extent_buffers
     }
@@ -79,8 +77,7 @@ impl<B: Backing> NetworkPool<B> {
         }
         self.bank -= 1;
         self.tally.unassigned -= self.config.extent_buffers;
-        self.tally
-            .add(BufferState::Free, self.config.extent_buffers);
+        self.tally.add(BufferState::Free, self.config.extent_buffers);
         self.write_extents += u32::from(kind == ArenaKind::Write);
         self.arena_mut(arena).gain();
         self.note_movable(arena);
@@ -109,8 +106,7 @@ impl<B: Backing> NetworkPool<B> {
         }
         self.arena_mut(arena).lose(extent);
         self.bank += 1;
-        self.tally
-            .subtract(BufferState::Free, self.config.extent_buffers);
+        self.tally.subtract(BufferState::Free, self.config.extent_buffers);
         self.tally.unassigned += self.config.extent_buffers;
         self.write_extents -= u32::from(kind == ArenaKind::Write);
         self.note_movable(arena);
@@ -131,9 +127,7 @@ impl<B: Backing> NetworkPool<B> {
         if movable {
             *count += 1;
         } else {
-            *count = count
-                .checked_sub(1)
-                .expect("invariant: an arena is counted once");
+            *count = count.checked_sub(1).expect("invariant: an arena is counted once");
         }
     }
 

@@ -74,10 +74,7 @@ impl<B: Backing> NetworkPool<B> {
     pub fn pin(&mut self, slot: SlotRef) {
         let arena = self.arena_of(slot);
         let entry = self.arena_mut(arena).out_mut(slot.slot);
-        entry.pins = entry
-            .pins
-            .checked_add(1)
-            .expect("invariant: fewer than 2^32 pins");
+        entry.pins = entry.pins.checked_add(1).expect("invariant: fewer than 2^32 pins");
     }
 
     /// Takes one pin back; at the last one a buffer that was released meanwhile comes home.
@@ -107,10 +104,7 @@ impl<B: Backing> NetworkPool<B> {
             .held
             .checked_sub(1)
             .expect("invariant: a pool holds what it gives back");
-        let (unmet, last_of_leaving) = (
-            u32::from(pool.held < pool.minimum),
-            pool.leaving && pool.held == 0,
-        );
+        let (unmet, last_of_leaving) = (u32::from(pool.held < pool.minimum), pool.leaving && pool.held == 0);
         self.arena_mut(arena).unmet += unmet;
         self.note_movable(arena);
         self.moves_failed = false;

@@ -23,12 +23,10 @@ impl<B: Backing> NetworkPool<B> {
             known.retiring = false;
             return Ok(());
         }
-        self.backing
-            .create_job(job)
-            .map_err(|cause| PoolError::CreateJob {
-                job,
-                cause: Arc::new(cause),
-            })?;
+        self.backing.create_job(job).map_err(|cause| PoolError::CreateJob {
+            job,
+            cause: Arc::new(cause),
+        })?;
         let arenas = [ArenaKind::Write, ArenaKind::Read].map(|kind| self.add_arena(job, kind));
         self.jobs.insert(
             job,
@@ -37,8 +35,7 @@ impl<B: Backing> NetworkPool<B> {
                 retiring: false,
             },
         );
-        self.waiters
-            .reserve(self.pools.capacity(), self.arenas.len());
+        self.waiters.reserve(self.pools.capacity(), self.arenas.len());
         self.after_step();
         Ok(())
     }
@@ -79,11 +76,7 @@ impl<B: Backing> NetworkPool<B> {
     /// [`PoolError::JobUnknown`], [`PoolError::JobBusy`]; then nothing has changed.
     pub fn remove_job(&mut self, job: JobKey) -> Result<(), PoolError> {
         let known = self.jobs.get(&job).ok_or(PoolError::JobUnknown(job))?;
-        let out = known
-            .arenas
-            .iter()
-            .map(|&arena| self.arena(arena).out())
-            .sum();
+        let out = known.arenas.iter().map(|&arena| self.arena(arena).out()).sum();
         if out > 0 {
             return Err(PoolError::JobBusy { job, out });
         }

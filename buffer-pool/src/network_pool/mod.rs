@@ -86,9 +86,7 @@ impl PoolConfig {
     pub fn validate(&self) -> Result<(), PoolError> {
         let refuse = |why: String| Err(PoolError::Config(why));
         if self.total_buffers == 0 || self.buffer_bytes == 0 || self.extent_buffers == 0 {
-            return refuse(
-                "total_buffers, buffer_bytes and extent_buffers must be at least 1".to_owned(),
-            );
+            return refuse("total_buffers, buffer_bytes and extent_buffers must be at least 1".to_owned());
         }
         if !self.total_buffers.is_multiple_of(self.extent_buffers) {
             return refuse(format!(
@@ -219,9 +217,7 @@ impl<B: Backing> NetworkPool<B> {
     /// The local pool that holds a buffer, if it is out.
     pub fn pool_of(&self, slot: SlotRef) -> Option<PoolId> {
         let job = self.jobs.get(&slot.job)?;
-        let out = self
-            .arena(job.arenas[slot.arena.index()])
-            .find_out(slot.slot)?;
+        let out = self.arena(job.arenas[slot.arena.index()]).find_out(slot.slot)?;
         Some(self.pools.id(out.pool))
     }
 

@@ -30,10 +30,7 @@ impl<B: Backing> NetworkPool<B> {
     /// # Panics
     /// If the pool has been destroyed or `to` is [`BufferState::Free`].
     pub fn take_as(&mut self, id: PoolId, to: BufferState) -> Option<SlotRef> {
-        assert!(
-            to != BufferState::Free,
-            "invariant: a taken buffer is not free"
-        );
+        assert!(to != BufferState::Free, "invariant: a taken buffer is not free");
         let pool = self.pool(id);
         let (index, arena, below_minimum) = (id.index(), pool.arena, pool.held < pool.minimum);
         if pool.held >= pool.size {
@@ -51,9 +48,7 @@ impl<B: Backing> NetworkPool<B> {
         self.pools.at_mut(index).held += 1;
         let books = self.arena_mut(arena);
         books.unmet -= u32::from(below_minimum);
-        let slot = books
-            .take(index, to)
-            .expect("invariant: what was secured is free");
+        let slot = books.take(index, to).expect("invariant: what was secured is free");
         let slot = SlotRef {
             job: books.job,
             arena: books.kind,
@@ -86,9 +81,7 @@ impl<B: Backing> NetworkPool<B> {
     /// Makes sure that a pool beyond its minimum finds a spare buffer in its arena.
     fn secure(&mut self, index: u32, arena: u32) -> bool {
         let its_turn = self.turn == Some(index);
-        let in_turn_here = self
-            .turn
-            .is_some_and(|other| self.pools.at(other).arena == arena);
+        let in_turn_here = self.turn.is_some_and(|other| self.pools.at(other).arena == arena);
         let first_here = self
             .waiters
             .first(Queue::Arena(arena))
@@ -102,8 +95,7 @@ impl<B: Backing> NetworkPool<B> {
         if self.moves_failed || !self.can_gain(self.arena(arena).kind) {
             return false;
         }
-        let overtakes =
-            self.turn.is_some() || self.first_servable().is_some_and(|first| first != index);
+        let overtakes = self.turn.is_some() || self.first_servable().is_some_and(|first| first != index);
         if !its_turn && overtakes {
             return false;
         }
@@ -116,8 +108,8 @@ impl<B: Backing> NetworkPool<B> {
         if self.waiters.is_empty() {
             return None;
         }
-        let gain = [crate::ArenaKind::Write, crate::ArenaKind::Read]
-            .map(|kind| !self.moves_failed && self.can_gain(kind));
+        let gain =
+            [crate::ArenaKind::Write, crate::ArenaKind::Read].map(|kind| !self.moves_failed && self.can_gain(kind));
         let servable = self.arenas().filter_map(|(at, books)| {
             let ticket = self.waiters.ticket_of_first(at)?;
             (books.spare() > 0 || gain[books.kind.index()]).then_some((ticket, at))
@@ -157,9 +149,7 @@ impl<B: Backing> NetworkPool<B> {
             Wait::Size if has_room => self.wait_for(index, Wait::Queue),
             Wait::Size => {}
             Wait::Queue if !has_room => self.wait_for(index, Wait::Size),
-            Wait::Queue
-                if below_minimum && self.waiters.queue_of(index) != Some(Queue::Certain) =>
-            {
+            Wait::Queue if below_minimum && self.waiters.queue_of(index) != Some(Queue::Certain) => {
                 self.wait_for(index, Wait::No);
                 self.wait_for(index, Wait::Queue);
             }
