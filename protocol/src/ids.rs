@@ -173,9 +173,7 @@ impl SubpartitionRange {
         if count == 0 || end.is_none_or(|end| end > MAX_SUBPARTITIONS) {
             return Err(ShuffleError::new(
                 ErrorKind::InvalidRequest,
-                format!(
-                    "{count} subpartitions from {first} on are not a range within 0 .. {MAX_SUBPARTITIONS}"
-                ),
+                format!("{count} subpartitions from {first} on are not a range within 0 .. {MAX_SUBPARTITIONS}"),
             ));
         }
         Ok(Self { first, count })
@@ -207,12 +205,7 @@ impl fmt::Display for SubpartitionRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.count {
             1 => write!(f, "{}", self.first),
-            _ => write!(
-                f,
-                "{}..{}",
-                self.first,
-                self.first.saturating_add(self.count)
-            ),
+            _ => write!(f, "{}..{}", self.first, self.first.saturating_add(self.count)),
         }
     }
 }
@@ -274,20 +267,14 @@ fn address_defect(text: &str) -> Option<&'static str> {
         return Some("it has no port");
     };
     let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
-    let host_is_good = match host
-        .strip_prefix('[')
-        .and_then(|host| host.strip_suffix(']'))
-    {
-        Some(inner) => {
-            !inner.is_empty() && inner.bytes().all(|b| plain(b) || matches!(b, b':' | b'%'))
-        }
+    let host_is_good = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+        Some(inner) => !inner.is_empty() && inner.bytes().all(|b| plain(b) || matches!(b, b':' | b'%')),
         None => !host.is_empty() && host.bytes().all(plain),
     };
     if !host_is_good {
         return Some("the host is empty or holds a character that no host name has");
     }
-    let port_is_good = port.bytes().all(|b| b.is_ascii_digit())
-        && !port.starts_with('0')
-        && port.parse::<u16>().is_ok();
+    let port_is_good =
+        port.bytes().all(|b| b.is_ascii_digit()) && !port.starts_with('0') && port.parse::<u16>().is_ok();
     (!port_is_good).then_some("the port is not a number from 1 to 65535")
 }

@@ -27,3 +27,5 @@ pub mod frame;
 pub mod ids;
 pub mod limits;
 pub mod partition;
+pub mod session;
+pub mod stream;

@@ -3,6 +3,8 @@
 //! A length or count that comes from the other side is compared with one of these before anything is allocated
 //! or added to it.
 
+use std::time::Duration;
+
 /// Oldest protocol version this build speaks.
 pub const VERSION_MIN: u32 = 1;
 /// Newest protocol version this build speaks.
@@ -62,6 +64,9 @@ pub const MAX_ERROR_TEXT_BYTES: u32 = 4 << 10;
 /// Most numbers, and most texts, among the details of one error.
 pub const MAX_ERROR_DETAILS: u32 = 8;
 
+/// Longest timeout of any kind.
+pub const MAX_TIMEOUT: Duration = Duration::from_secs(31 * 24 * 60 * 60);
+
 /// Where a node's server listens for its executors unless configured otherwise.
 pub const DEFAULT_SOCKET: &str = "/tmp/shuffle/shuffle.sock";
 
@@ -75,10 +80,7 @@ const _: () = {
     assert!(MAX_SUBPARTITIONS as u64 * MAX_TOTALS_BYTES as u64 + 64 <= MAX_CONTROL_BYTES as u64);
     // A group and an error fit where only small messages are allowed.
     assert!(MAX_GROUP_NODES * (MAX_NODE_BYTES + 3) < MAX_SMALL_CONTROL_BYTES);
-    assert!(
-        MAX_ERROR_DEPTH * (MAX_ERROR_DETAILS + 2) * (MAX_ERROR_TEXT_BYTES + 64)
-            < MAX_SMALL_CONTROL_BYTES
-    );
+    assert!(MAX_ERROR_DEPTH * (MAX_ERROR_DETAILS + 2) * (MAX_ERROR_TEXT_BYTES + 64) < MAX_SMALL_CONTROL_BYTES);
     assert!(MAX_COUNTERS * 100 < MAX_SMALL_CONTROL_BYTES);
     assert!(MAX_SMALL_CONTROL_BYTES < MAX_CONTROL_BYTES);
     assert!(MAX_NODE_BYTES * 2 + MAX_NAME_BYTES + MAX_TOKEN_BYTES + 256 <= MAX_HANDSHAKE_BYTES);
@@ -86,5 +88,7 @@ const _: () = {
     assert!(MAX_SLICES <= MAX_BATCH_ENTRIES);
     // The length of a frame, slice table and payload together, is far from the end of its 32 bits.
     assert!(MAX_SLICES as u64 * 48 + (MAX_BUFFER_BYTES as u64) < (u32::MAX / 2) as u64);
+    // Timeouts travel as milliseconds in 32 bits.
+    assert!(MAX_TIMEOUT.as_millis() <= u32::MAX as u128);
     assert!(MIN_SECRET_BYTES <= MAX_SECRET_BYTES);
 };

@@ -67,10 +67,7 @@ impl PartitionKind {
         if self != Self::PIPELINE {
             return Err(ShuffleError::new(
                 ErrorKind::Unsupported,
-                format!(
-                    "a partition that is {self}; this version serves {}",
-                    Self::PIPELINE
-                ),
+                format!("a partition that is {self}; this version serves {}", Self::PIPELINE),
             ));
         }
         Ok(())

@@ -2,9 +2,7 @@
 
 use super::generated::{self as proto};
 use crate::error::{ErrorKind, Result, ShuffleError};
-use crate::ids::{
-    GroupId, NodeAddress, PartitionId, ResultId, SubpartitionIndex, SubpartitionRange,
-};
+use crate::ids::{GroupId, NodeAddress, PartitionId, ResultId, SubpartitionIndex, SubpartitionRange};
 use crate::limits::MAX_GROUP_NODES;
 use crate::partition::{Digest, GroupRef, Lifetime, PartitionKind, Pressure, Readiness, Totals};
 
@@ -100,12 +98,9 @@ impl proto::CreatePartition {
     /// `InvalidRequest` for a value that this version does not know.
     pub fn kind(&self) -> Result<PartitionKind> {
         let unknown = |field, value| move |_| invalid(format!("{field} = {value} is not known"));
-        let lifetime =
-            proto::Lifetime::try_from(self.lifetime).map_err(unknown("lifetime", self.lifetime))?;
-        let readiness = proto::Readiness::try_from(self.readiness)
-            .map_err(unknown("readiness", self.readiness))?;
-        let pressure =
-            proto::Pressure::try_from(self.pressure).map_err(unknown("pressure", self.pressure))?;
+        let lifetime = proto::Lifetime::try_from(self.lifetime).map_err(unknown("lifetime", self.lifetime))?;
+        let readiness = proto::Readiness::try_from(self.readiness).map_err(unknown("readiness", self.readiness))?;
+        let pressure = proto::Pressure::try_from(self.pressure).map_err(unknown("pressure", self.pressure))?;
         Ok(PartitionKind {
             lifetime: match lifetime {
                 proto::Lifetime::Ephemeral => Lifetime::Ephemeral,

@@ -6,9 +6,7 @@
 //! walked, nothing is allocated.
 
 use crate::frame::FrameError;
-use crate::limits::{
-    MAX_CHANNELS_PER_GATE, MAX_CONTROL_BYTES, MAX_SMALL_CONTROL_BYTES, MAX_SUBPARTITIONS,
-};
+use crate::limits::{MAX_CHANNELS_PER_GATE, MAX_CONTROL_BYTES, MAX_SMALL_CONTROL_BYTES, MAX_SUBPARTITIONS};
 
 /// A message with one long list.
 struct Long {
@@ -116,8 +114,7 @@ impl<'a> Fields<'a> {
             }
             2 => {
                 let length = self.varint()?;
-                let length =
-                    usize::try_from(length).map_err(|_| malformed("a length is absurd"))?;
+                let length = usize::try_from(length).map_err(|_| malformed("a length is absurd"))?;
                 Some(self.take(length)?)
             }
             5 => {

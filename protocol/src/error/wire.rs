@@ -113,20 +113,12 @@ fn details(kind: &ErrorKind) -> (Vec<u64>, Vec<String>) {
             vec![cut(holders)],
         ),
         ErrorKind::RecordTooLarge { bytes, max_bytes } => (vec![*bytes, *max_bytes], vec![]),
-        ErrorKind::VersionMismatch { ours, theirs } => {
-            ([pair(*ours), pair(*theirs)].concat(), vec![])
-        }
+        ErrorKind::VersionMismatch { ours, theirs } => ([pair(*ours), pair(*theirs)].concat(), vec![]),
         ErrorKind::ConfigMismatch { what, ours, theirs } => {
             (vec![], [what, ours, theirs].map(|text| cut(text)).to_vec())
         }
-        ErrorKind::CountMismatch {
-            what,
-            expected,
-            got,
-        } => (vec![*expected, *got], vec![cut(what)]),
-        ErrorKind::ChecksumMismatch { expected, got } => {
-            ([expected, got].map(|n| u64::from(*n)).to_vec(), vec![])
-        }
+        ErrorKind::CountMismatch { what, expected, got } => (vec![*expected, *got], vec![cut(what)]),
+        ErrorKind::ChecksumMismatch { expected, got } => ([expected, got].map(|n| u64::from(*n)).to_vec(), vec![]),
         ErrorKind::TimedOut { what, after } => (vec![millis(*after)], vec![cut(what)]),
         ErrorKind::LimitExceeded { what, limit, asked } => (vec![*limit, *asked], vec![cut(what)]),
         ErrorKind::Unknown
@@ -163,9 +155,7 @@ fn kind(code: u32, numbers: &[u64], texts: &[String]) -> Option<ErrorKind> {
         2 => ErrorKind::Unknown,
         3 => ErrorKind::Released,
         4 => ErrorKind::Expired,
-        5 => ErrorKind::Superseded {
-            by_attempt: small(0)?,
-        },
+        5 => ErrorKind::Superseded { by_attempt: small(0)? },
         6 => ErrorKind::PartitionFailed,
         7 => ErrorKind::Aborted,
         8 => ErrorKind::ExecutorDied,
@@ -272,9 +262,7 @@ impl From<control::Location> for Location {
             job: location.job.map(JobId::new),
             partition: location.partition.map(Into::into),
             subpartition: location.subpartition.map(SubpartitionIndex::new),
-            node: location
-                .node
-                .and_then(|node| NodeAddress::parse(&node).ok()),
+            node: location.node.and_then(|node| NodeAddress::parse(&node).ok()),
             path: location.path.as_deref().map(cut),
             stream: location.stream.map(StreamId::new),
         }

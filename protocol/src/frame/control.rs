@@ -31,10 +31,6 @@ pub fn encode_control(message: &Message, out: &mut BytesMut) -> Result<(), Frame
 /// The message of a body.
 pub(super) fn decode_control(body: Bytes) -> Result<Box<Message>, FrameError> {
     control::inspect(&body)?;
-    let control =
-        control::Control::decode(body).map_err(|error| FrameError::Control(error.to_string()))?;
-    control
-        .message
-        .map(Box::new)
-        .ok_or(FrameError::UnknownMessage)
+    let control = control::Control::decode(body).map_err(|error| FrameError::Control(error.to_string()))?;
+    control.message.map(Box::new).ok_or(FrameError::UnknownMessage)
 }

@@ -106,17 +106,11 @@ impl Deframer {
     pub fn handle_read(&mut self, n: usize) {
         match &self.current {
             None => {
-                assert!(
-                    n <= HEADER_BYTES - self.header_filled,
-                    "read beyond the header"
-                );
+                assert!(n <= HEADER_BYTES - self.header_filled, "read beyond the header");
                 self.header_filled += n;
             }
             Some(_) => {
-                assert!(
-                    n <= self.body.len() - self.body_filled,
-                    "read beyond the room given"
-                );
+                assert!(n <= self.body.len() - self.body_filled, "read beyond the room given");
                 self.body_filled += n;
             }
         }
@@ -138,9 +132,7 @@ impl Deframer {
                     taken += n;
                 }
                 Some(header) => {
-                    let n = rest
-                        .len()
-                        .min(header.body_bytes() as usize - self.body_filled);
+                    let n = rest.len().min(header.body_bytes() as usize - self.body_filled);
                     self.body.truncate(self.body_filled);
                     self.body.extend_from_slice(&rest[..n]);
                     self.body_filled += n;

@@ -48,21 +48,14 @@ pub fn encode_ends(entries: &[EndEntry], out: &mut BytesMut) {
 /// # Panics
 /// If there is no slice or more than [`MAX_SLICES`], one is not of `stream`, the first is not of `sequence`, or they have
 /// more than [`MAX_BUFFER_BYTES`] together: mistakes of the caller.
-pub fn encode_data_head(
-    stream: StreamId,
-    sequence: Sequence,
-    slices: &[SlotEntry],
-    out: &mut BytesMut,
-) {
+pub fn encode_data_head(stream: StreamId, sequence: Sequence, slices: &[SlotEntry], out: &mut BytesMut) {
     assert!(
         slices.len() <= MAX_SLICES as usize,
         "{} slices in one frame",
         slices.len()
     );
     assert!(
-        slices
-            .first()
-            .is_some_and(|first| first.sequence == sequence)
+        slices.first().is_some_and(|first| first.sequence == sequence)
             && slices.iter().all(|slice| slice.stream == stream),
         "slices of another channel, or not from {sequence} on"
     );
@@ -97,12 +90,7 @@ pub fn encode_ping(kind: FrameKind, nonce: u64, out: &mut BytesMut) {
 }
 
 /// Appends a frame without a place in a channel around the body that `put` appends.
-pub(super) fn with_header(
-    kind: FrameKind,
-    count: usize,
-    out: &mut BytesMut,
-    put: impl FnOnce(&mut BytesMut),
-) {
+pub(super) fn with_header(kind: FrameKind, count: usize, out: &mut BytesMut, put: impl FnOnce(&mut BytesMut)) {
     encode_frame(kind, Place::default(), count, out, put);
 }
 
@@ -123,13 +111,7 @@ fn encode_batch<T: Entry>(kind: FrameKind, entries: &[T], out: &mut BytesMut) {
     }
 }
 
-fn encode_frame(
-    kind: FrameKind,
-    place: Place,
-    count: usize,
-    out: &mut BytesMut,
-    put: impl FnOnce(&mut BytesMut),
-) {
+fn encode_frame(kind: FrameKind, place: Place, count: usize, out: &mut BytesMut, put: impl FnOnce(&mut BytesMut)) {
     let start = out.len();
     out.put_bytes(0, HEADER_BYTES);
     put(out);

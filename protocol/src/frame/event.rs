@@ -4,9 +4,7 @@ use bytes::Bytes;
 
 use super::control::decode_control;
 use super::header::{FrameKind, Header};
-use super::{
-    Batch, EndEntry, EntryError, FrameError, GrantEntry, NumberEntry, ReleaseEntry, SlotEntry,
-};
+use super::{Batch, EndEntry, EntryError, FrameError, GrantEntry, NumberEntry, ReleaseEntry, SlotEntry};
 use crate::control::control::Message;
 use crate::ids::{Sequence, StreamId};
 

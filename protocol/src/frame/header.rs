@@ -173,9 +173,7 @@ impl Header {
             body_checksum: wire.body_checksum.get(),
         };
         if wire.flags.get() != 0 {
-            return Err(FrameError::Flags {
-                got: wire.flags.get(),
-            });
+            return Err(FrameError::Flags { got: wire.flags.get() });
         }
         if wire.reserved.get() != 0 {
             return Err(FrameError::Unused { field: "reserved" });
@@ -198,10 +196,7 @@ impl Header {
 
     fn check_lengths(&self) -> Result<(), FrameError> {
         let Self {
-            kind,
-            length,
-            count,
-            ..
+            kind, length, count, ..
         } = *self;
         let limit = kind.max_entries();
         if (limit == 0) != (count == 0) || count > limit {
@@ -219,12 +214,10 @@ impl Header {
                     got: length,
                     expected: entries,
                 }),
-                Some(payload) if payload > MAX_BUFFER_BYTES.into() => {
-                    Err(FrameError::PayloadTooLarge {
-                        got: length,
-                        limit: MAX_BUFFER_BYTES,
-                    })
-                }
+                Some(payload) if payload > MAX_BUFFER_BYTES.into() => Err(FrameError::PayloadTooLarge {
+                    got: length,
+                    limit: MAX_BUFFER_BYTES,
+                }),
                 Some(_) => Ok(()),
             },
             _ if u64::from(length) != entries => Err(FrameError::Length {

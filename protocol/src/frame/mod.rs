@@ -31,8 +31,7 @@ mod tests;
 pub use control::encode_control;
 pub use deframer::Deframer;
 pub use encode::{
-    encode_data_head, encode_ends, encode_grants, encode_numbers, encode_ping, encode_releases,
-    encode_slots,
+    encode_data_head, encode_ends, encode_grants, encode_numbers, encode_ping, encode_releases, encode_slots,
 };
 pub use end::EndEntry;
 pub use entry::{Batch, Entry};

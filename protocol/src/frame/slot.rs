@@ -112,10 +112,7 @@ impl Entry for SlotEntry {
     fn get(bytes: &[u8]) -> Result<Self, EntryError> {
         let wire = WireSlot::ref_from_bytes(bytes).expect("invariant: an entry has its length");
         let (offset, length) = (wire.offset.get(), wire.length.get());
-        if offset
-            .checked_add(length)
-            .is_none_or(|end| end > MAX_BUFFER_BYTES)
-        {
+        if offset.checked_add(length).is_none_or(|end| end > MAX_BUFFER_BYTES) {
             return Err(EntryError::Range { offset, length });
         }
         let flags = wire.flags.get();
