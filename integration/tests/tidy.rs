@@ -59,10 +59,7 @@ const MOST_LINES: usize = 400;
 fn pure_rooms_do_no_io_and_read_no_clock() {
     let sources = rust_sources("");
     let rooms: Vec<&Source> = sources.iter().filter(|one| is_pure(&one.path)).collect();
-    assert!(
-        rooms.len() > 10,
-        "the list of pure rooms no longer fits the tree"
-    );
+    assert!(rooms.len() > 10, "the list of pure rooms no longer fits the tree");
     assert_empty("I/O or a clock in a pure room", impure_lines(rooms));
 
     let sample = Source::new(
@@ -78,20 +75,10 @@ fn pure_rooms_do_no_io_and_read_no_clock() {
 
 #[test]
 fn unsafe_stays_in_its_rooms() {
-    assert_empty(
-        "`unsafe` outside its rooms",
-        unsafe_lines(&rust_sources("")),
-    );
+    assert_empty("`unsafe` outside its rooms", unsafe_lines(&rust_sources("")));
 
-    let sample = Source::new(
-        "shuffle-client/src/sample.rs",
-        "fn f() { unsafe { g() } }\n",
-    );
-    assert_eq!(
-        unsafe_lines(&[sample]).len(),
-        1,
-        "the rule must find what it is for"
-    );
+    let sample = Source::new("shuffle-client/src/sample.rs", "fn f() { unsafe { g() } }\n");
+    assert_eq!(unsafe_lines(&[sample]).len(), 1, "the rule must find what it is for");
 }
 
 #[test]
@@ -99,10 +86,7 @@ fn crates_forbid_unsafe_code() {
     let mut lacking = Vec::new();
     for source in rust_sources("") {
         let path = source.path.as_str();
-        let is_root = ["src/lib.rs", "src/main.rs"]
-            .iter()
-            .any(|end| path.ends_with(end))
-            || path.contains("/src/bin/");
+        let is_root = ["src/lib.rs", "src/main.rs"].iter().any(|end| path.ends_with(end)) || path.contains("/src/bin/");
         if is_root && !path.starts_with("buffer-pool/") && !path.starts_with("fuzz/") {
             let forbids = source.code.contains("#![forbid(unsafe_code)]");
             if !forbids {
@@ -177,13 +161,9 @@ fn the_server_moves_no_payload_beside_the_counted_functions() {
 
 #[test]
 fn every_metric_is_documented() {
-    let documented =
-        std::fs::read_to_string(top().join("docs/metrics.md")).expect("docs/metrics.md");
+    let documented = std::fs::read_to_string(top().join("docs/metrics.md")).expect("docs/metrics.md");
     let names = metric_names(&rust_sources("shuffle-server/src/"));
-    assert!(
-        !names.is_empty(),
-        "the server has metrics, and this rule must see them"
-    );
+    assert!(!names.is_empty(), "the server has metrics, and this rule must see them");
     let missing = names
         .into_iter()
         .filter(|name| !documented.contains(&format!("`{name}`")))
@@ -195,10 +175,7 @@ fn every_metric_is_documented() {
 fn the_published_contract_is_the_one_in_use() {
     let protos: Vec<String> = repository_files()
         .iter()
-        .filter(|path| {
-            path.extension()
-                .is_some_and(|extension| extension == "proto")
-        })
+        .filter(|path| path.extension().is_some_and(|extension| extension == "proto"))
         .map(|path| relative(path))
         .collect();
     assert_eq!(protos, ["protocol/control.proto"], "one published contract");
@@ -209,15 +186,11 @@ fn the_published_contract_is_the_one_in_use() {
     );
 
     let contract = std::fs::read_to_string(top().join("protocol/control.proto")).expect("contract");
-    let used: String = [
-        "shuffle-server/src/",
-        "shuffle-client/src/",
-        "protocol/src/",
-    ]
-    .iter()
-    .flat_map(|folder| rust_sources(folder))
-    .map(|one| one.code)
-    .collect();
+    let used: String = ["shuffle-server/src/", "shuffle-client/src/", "protocol/src/"]
+        .iter()
+        .flat_map(|folder| rust_sources(folder))
+        .map(|one| one.code)
+        .collect();
     let unused = messages_of_the_envelope(&contract)
         .into_iter()
         .filter(|name| !used.contains(&format!("Message::{name}")))
@@ -237,11 +210,7 @@ fn dependencies_are_not_the_broken_ones() {
         .split("version = \"")
         .nth(1)
         .and_then(|rest| rest.split('"').next());
-    let parts: Vec<u32> = version
-        .expect("a version")
-        .split('.')
-        .flat_map(str::parse)
-        .collect();
+    let parts: Vec<u32> = version.expect("a version").split('.').flat_map(str::parse).collect();
     assert!(parts.as_slice() >= [1, 11, 1].as_slice(), "bytes {parts:?}");
 }
 
@@ -266,10 +235,7 @@ fn impure_lines(sources: Vec<&Source>) -> Vec<String> {
 
 fn unsafe_lines(sources: &[Source]) -> Vec<String> {
     let mut found = Vec::new();
-    for source in sources
-        .iter()
-        .filter(|one| !UNSAFE_ROOMS.contains(&one.path.as_str()))
-    {
+    for source in sources.iter().filter(|one| !UNSAFE_ROOMS.contains(&one.path.as_str())) {
         for (number, code) in source.code_lines() {
             if has_word(code, "unsafe") {
                 found.push(format!("{}:{number}: {}", source.path, code.trim()));
@@ -281,11 +247,7 @@ fn unsafe_lines(sources: &[Source]) -> Vec<String> {
 
 fn unfinished_lines(sources: &[Source]) -> Vec<String> {
     let calls = ["dbg", "todo", "unimplemented"].map(|name| format!("{name}!"));
-    let marks = [
-        ["FIX", "ME"].concat(),
-        ["XX", "X"].concat(),
-        ["TO", "DO"].concat(),
-    ];
+    let marks = [["FIX", "ME"].concat(), ["XX", "X"].concat(), ["TO", "DO"].concat()];
     let mut found = Vec::new();
     for source in sources {
         for (number, code) in source.code_lines() {
@@ -304,8 +266,7 @@ fn unfinished_lines(sources: &[Source]) -> Vec<String> {
 fn starts_a_path(line: &str, path: &str) -> bool {
     line.match_indices(path).any(|(at, _)| {
         let before = line[..at].chars().next_back();
-        !before
-            .is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | '*'))
+        !before.is_some_and(|c| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '}' | '*'))
     })
 }
 
@@ -316,10 +277,7 @@ fn metric_names(sources: &[Source]) -> BTreeSet<String> {
         for call in ["counter!(", "gauge!(", "histogram!("] {
             for (at, _) in source.text.match_indices(call) {
                 let rest = source.text[at + call.len()..].trim_start();
-                if let Some(name) = rest
-                    .strip_prefix('"')
-                    .and_then(|rest| rest.split('"').next())
-                {
+                if let Some(name) = rest.strip_prefix('"').and_then(|rest| rest.split('"').next()) {
                     names.insert(name.to_owned());
                 }
             }

@@ -24,9 +24,8 @@ impl Source {
 
     /// Code lines up to the first test module, with their numbers from 1.
     pub fn shipped_lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        let is_test = self.path.ends_with("tests.rs")
-            || self.path.contains("/tests/")
-            || self.path.contains("/benches/");
+        let is_test =
+            self.path.ends_with("tests.rs") || self.path.contains("/tests/") || self.path.contains("/benches/");
         self.code
             .lines()
             .enumerate()
@@ -36,10 +35,7 @@ impl Source {
 
     /// All code lines, with their numbers from 1.
     pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
-        self.code
-            .lines()
-            .enumerate()
-            .map(|(index, line)| (index + 1, line))
+        self.code.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
     /// The line as written.
@@ -86,12 +82,7 @@ pub fn rust_sources(below: &str) -> Vec<Source> {
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
         .map(|path| (relative(&path), path))
         .filter(|(name, _)| name.starts_with(below))
-        .map(|(name, path)| {
-            Source::new(
-                &name,
-                &std::fs::read_to_string(path).expect("a readable source"),
-            )
-        })
+        .map(|(name, path)| Source::new(&name, &std::fs::read_to_string(path).expect("a readable source")))
         .collect()
 }
 
@@ -106,9 +97,8 @@ pub fn relative(path: &Path) -> String {
 /// True if `word` stands in `line` with no letter, digit or `_` on either side.
 pub fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
-    line.match_indices(word).any(|(at, _)| {
-        !is_part(line[..at].chars().next_back()) && !is_part(line[at + word.len()..].chars().next())
-    })
+    line.match_indices(word)
+        .any(|(at, _)| !is_part(line[..at].chars().next_back()) && !is_part(line[at + word.len()..].chars().next()))
 }
 
 fn blank_comments_and_literals(text: &str) -> String {
@@ -180,14 +170,7 @@ fn raw_string(rest: &[char]) -> Option<usize> {
     }
     let mut at = hashes + 1;
     while at < rest.len() {
-        if rest[at] == '"'
-            && rest[at + 1..]
-                .iter()
-                .take(hashes)
-                .filter(|c| **c == '#')
-                .count()
-                == hashes
-        {
+        if rest[at] == '"' && rest[at + 1..].iter().take(hashes).filter(|c| **c == '#').count() == hashes {
             return Some(at + 1 + hashes);
         }
         at += 1;

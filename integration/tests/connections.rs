@@ -1,0 +1,395 @@
+//! Connections between nodes break, stall and lie; channels go on at the acknowledgement or fail with
+//! a cause, never neither.
+
+use std::time::Duration;
+
+use integration::binaries;
+use integration::cluster::{BASE_WITHIN, Cluster};
+use integration::flow::{Edge, kinds, read_some};
+use integration::node::NodeOptions;
+use integration::procfs;
+use integration::profile::Profile;
+use integration::proxy::{Action, Direction, HEADER_BYTES, Trigger, kind};
+use integration::stamp::{Lengths, Source};
+use integration::wait::{timed, until_true, within};
+use shuffle_protocol::{ErrorKind, ShuffleError};
+use tokio::task::JoinSet;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SOURCE: Source = Source {
+    job: 7,
+    result: 1011,
+    partition: 13,
+    attempt: 5,
+};
+
+fn proxied() -> [NodeOptions; 2] {
+    let quick = || {
+        NodeOptions::new()
+            .flag("dead-peer-timeout", "3s")
+            .flag("keepalive", "500ms")
+    };
+    [quick().behind_proxy(), quick()]
+}
+
+fn partition(partition: u32) -> Source {
+    Source { partition, ..SOURCE }
+}
+
+/// F07, F46: whatever frame the connection breaks at, in whichever direction, every record arrives
+/// once.
+#[tokio::test]
+async fn a_connection_cut_at_any_frame_resumes_without_loss_or_repeat() {
+    let cluster = Cluster::start(binaries!(), proxied()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let proxy = cluster.node(0).proxy();
+    let header = u64::try_from(HEADER_BYTES).expect("small");
+    let mut cuts = Vec::new();
+    for nth in [1, 2, 5] {
+        for after in [0, 1, header - 1, header, header + 20, header + 48 + 1000] {
+            cuts.push((
+                Direction::Down,
+                Trigger::Frame {
+                    kind: kind::DATA,
+                    nth,
+                    after,
+                },
+            ));
+        }
+        for after in [0, header, header + 3] {
+            cuts.push((
+                Direction::Up,
+                Trigger::Frame {
+                    kind: kind::CREDIT,
+                    nth,
+                    after,
+                },
+            ));
+            cuts.push((
+                Direction::Up,
+                Trigger::Frame {
+                    kind: kind::ACK,
+                    nth,
+                    after,
+                },
+            ));
+        }
+    }
+    cuts.push((
+        Direction::Down,
+        Trigger::Frame {
+            kind: kind::END,
+            nth: 1,
+            after: 0,
+        },
+    ));
+    cuts.push((
+        Direction::Down,
+        Trigger::Frame {
+            kind: kind::END,
+            nth: 1,
+            after: header + 10,
+        },
+    ));
+    for (index, (direction, trigger)) in cuts.into_iter().enumerate() {
+        let before = proxy.fired();
+        proxy.inject(direction, trigger, Action::Cut);
+        let source = partition(u32::try_from(index).expect("small"));
+        let edge = Edge::new(Some(cluster.node(0).address()), source, 1000).lengths(Lengths::Fixed(500));
+        edge.run(&producer, &consumer, LIMIT).await;
+        assert_eq!(proxy.fired(), before + 1, "the cut {trigger:?} {direction:?} struck");
+    }
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// F07: tiny records, and the connection is reset again and again, also while the producer finishes.
+#[tokio::test]
+async fn tiny_records_survive_a_reset_every_few_milliseconds() {
+    let records = Profile::current().choose(60_000, 1_000_000);
+    let cluster = Cluster::start(binaries!(), proxied()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let proxy = cluster.node(0).proxy();
+    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, records / 4)
+        .subpartitions(4)
+        .lengths(Lengths::Spread { least: 0, most: 60 });
+    let mut resets = 0;
+    let limit = Profile::current().choose(LIMIT, Duration::from_secs(1200));
+    let transfer = within(limit, "the records", async {
+        tokio::join!(edge.produce(&producer), edge.consume(&consumer))
+    });
+    tokio::pin!(transfer);
+    let (produced, consumed) = loop {
+        tokio::select! {
+            done = &mut transfer => break done,
+            () = tokio::time::sleep(Duration::from_millis(100)) => resets += proxy.cut_all(),
+        }
+    };
+    assert_eq!(produced.expect("produced"), consumed.expect("everything, once"));
+    assert!(resets >= 3, "only {resets} connections were reset");
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// F46: on an idle connection a single credit goes out at once.
+#[tokio::test]
+async fn a_credit_returned_late_on_an_idle_connection_is_progress_at_once() {
+    let cluster = Cluster::start(binaries!(), proxied()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 40).lengths(Lengths::Fixed(32 << 10));
+    let writer = tokio::spawn({
+        let (edge, session) = (edge.clone(), producer.clone());
+        async move { edge.produce(&session).await }
+    });
+    let mut gate = consumer.open_gate(edge.gate().credits(1, 0)).await.expect("a gate");
+    let mut held = vec![within(LIMIT, "a buffer", gate.next_buffer()).await.expect("no error")];
+    while let Ok(buffer) = tokio::time::timeout(Duration::from_millis(300), gate.next_buffer()).await {
+        held.push(buffer.expect("no error"));
+    }
+    // Every credit is used up and nothing moves. Now one view is dropped.
+    tokio::time::sleep(Profile::current().choose(Duration::from_secs(1), Duration::from_secs(5))).await;
+    held.pop();
+    let (next, took) = timed(within(LIMIT, "progress", gate.next_buffer())).await;
+    assert!(
+        next.expect("no error").is_some() && took < Duration::from_secs(1),
+        "{took:?}"
+    );
+    drop((held, gate));
+    writer.abort();
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// F51: a peer that vanishes without a word, while a reader (a) waits for data, (b) is in the middle
+/// of it, (c) holds all credits. The kernel still accepts our bytes.
+#[tokio::test]
+async fn a_silent_peer_is_noticed_within_the_dead_peer_time() {
+    for state in ["idle", "streaming", "without credit"] {
+        let cluster = Cluster::start(binaries!(), proxied()).await;
+        let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+        let proxy = cluster.node(0).proxy();
+        let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 100_000);
+        let mut gate = {
+            let spec = producer.create_partition(edge.partition());
+            let mut writer = spec.await.expect("created");
+            let gate = consumer.open_gate(edge.gate()).await.expect("a gate");
+            if state == "idle" {
+                let few = Edge {
+                    records: 10,
+                    ..edge.clone()
+                };
+                few.write(&mut writer).await.expect("written");
+                writer.flush().await.expect("flushed");
+                std::mem::forget(writer);
+            } else {
+                let edge = edge.clone();
+                tokio::spawn(async move { edge.write(&mut writer).await });
+            }
+            gate
+        };
+        let mut oracle = edge.oracle();
+        read_some(&mut gate, &[SOURCE], &mut oracle, 10)
+            .await
+            .expect("the first records");
+        let mut held = Vec::new();
+        if state == "without credit" {
+            let quiet = Duration::from_millis(300);
+            while let Ok(buffer) = tokio::time::timeout(quiet, gate.next_buffer()).await {
+                held.push(buffer.expect("no error"));
+            }
+        }
+        proxy.black_hole(true);
+        let gone = async {
+            loop {
+                match gate.next_buffer().await {
+                    Ok(Some(_)) => {}
+                    Ok(None) => panic!("{state}: an end in place of an error"),
+                    Err(error) => return error,
+                }
+            }
+        };
+        let (error, took) = timed(within(LIMIT, "the verdict", gone)).await;
+        assert!(
+            matches!(error.first_cause().kind(), ErrorKind::PeerLost { .. }),
+            "{state}: {error}"
+        );
+        assert!(
+            error.to_string().contains(&cluster.node(0).address().to_string()),
+            "{state}: {error}"
+        );
+        assert!(
+            took < Duration::from_secs(5),
+            "{state}: the dead-peer time is 3 s, it took {took:?}"
+        );
+        drop((held, gate, consumer));
+        cluster.node(1).assert_base(BASE_WITHIN).await;
+        drop(producer);
+        cluster.shut_down().await;
+    }
+}
+
+/// F54: a server dies with many requests in flight; each is answered once, and soon.
+#[tokio::test]
+async fn a_killed_server_fails_every_request_in_flight_once() {
+    let requests: u32 = Profile::current().choose(200, 1000);
+    let mut cluster = Cluster::start(binaries!(), proxied()).await;
+    let consumer = cluster.attach(1, 7).await;
+    let from = cluster.node(0).address();
+    let mut readers = JoinSet::new();
+    for index in 0..requests {
+        let (session, edge) = (consumer.clone(), Edge::new(Some(from.clone()), partition(index), 1));
+        readers.spawn(async move {
+            let mut gate = session.open_gate(edge.gate().credits(0, 1)).await?;
+            gate.next_record().await.map(drop)
+        });
+    }
+    let asked = || cluster.node(0).proxy().frames(Direction::Up, kind::CONTROL) > u64::from(requests) / 2;
+    until_true(LIMIT, "the requests are in flight", asked).await;
+    cluster.node_mut(0).process_mut().kill().await;
+    let (answers, took) = timed(within(LIMIT, "all answers", readers.join_all())).await;
+    assert_eq!(answers.len(), usize::try_from(requests).expect("small"));
+    for answer in answers {
+        let error: ShuffleError = answer.expect_err("the server is dead");
+        assert!(!matches!(error.kind(), ErrorKind::NotRegistered { .. }), "{error}");
+    }
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    cluster.node(1).assert_base(BASE_WITHIN).await;
+    let status = consumer.status().await.expect("alive");
+    assert_eq!((status["channels_fetching"], status["gates"]), (0, 0));
+    drop(consumer);
+    cluster.shut_down().await;
+}
+
+/// A server that comes back is another incarnation: what it held is gone, and its readers are told so.
+#[tokio::test]
+async fn a_restarted_server_is_not_taken_for_the_old_one() {
+    let mut cluster = Cluster::start(binaries!(), proxied()).await;
+    let consumer = cluster.attach(1, 7).await;
+    let mut producer = cluster.executor(0, 7).await;
+    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 10);
+    producer
+        .tell(&integration::script::Command::Produce {
+            task: 1,
+            source: SOURCE,
+            subpartitions: 1,
+            records: 10,
+            lengths: edge.lengths.clone(),
+            buffers: None,
+            group: None,
+            then: integration::script::Then::Hold,
+        })
+        .await;
+    let mut gate = consumer.open_gate(edge.gate()).await.expect("a gate");
+    let mut oracle = edge.oracle();
+    within(LIMIT, "ten records", read_some(&mut gate, &[SOURCE], &mut oracle, 10))
+        .await
+        .expect("read");
+    cluster.node_mut(0).process_mut().kill().await;
+    cluster.node_mut(0).restart().await;
+    let error = within(LIMIT, "the verdict", gate.next_record())
+        .await
+        .expect_err("its data is gone");
+    let told = kinds(&error);
+    let right = told
+        .iter()
+        .any(|kind| kind == "PeerRestarted" || kind == "ConnectionLost" || kind == "NodeUnreachable");
+    assert!(right, "{error}");
+    let again = Edge::new(Some(cluster.node(0).address()), partition(50), 100);
+    let session = cluster.attach(0, 7).await;
+    again.run(&session, &consumer, LIMIT).await;
+    producer.kill().await;
+    drop((gate, session, consumer));
+    cluster.shut_down().await;
+}
+
+/// Channels opened, read once and cancelled over and over on one connection: no credit is lost.
+#[tokio::test]
+async fn channels_opened_read_once_and_cancelled_lose_no_credit() {
+    let rounds = Profile::current().choose(1_000, 100_000);
+    let cluster = Cluster::start(binaries!(), proxied()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    for round in 0..rounds {
+        let edge = Edge::new(Some(cluster.node(0).address()), partition(round), 1);
+        let work = async {
+            let mut writer = producer.create_partition(edge.partition()).await.expect("created");
+            edge.write(&mut writer).await.expect("written");
+            writer.flush().await.expect("flushed");
+            let mut gate = consumer.open_gate(edge.gate()).await.expect("a gate");
+            assert!(gate.next_record().await.expect("no error").is_some());
+            drop(gate);
+            drop(writer);
+        };
+        within(LIMIT, "one round", work).await;
+    }
+    cluster.assert_base().await;
+    assert_eq!(
+        cluster.node(0).proxy().connections(),
+        1,
+        "one connection carried them all"
+    );
+    let edge = Edge::new(Some(cluster.node(0).address()), partition(u32::MAX), 2000);
+    edge.run(&producer, &consumer, LIMIT).await;
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// All channels of all executors between two nodes share one connection.
+#[tokio::test]
+async fn two_nodes_have_one_connection_however_many_executors_there_are() {
+    let cluster = Cluster::pair(binaries!()).await;
+    let mut work = JoinSet::new();
+    for index in 0..16 {
+        let (producer, consumer) = (cluster.attach(0, index).await, cluster.attach(1, index).await);
+        let source = Source { job: index, ..SOURCE };
+        let there = Edge::new(Some(cluster.node(0).address()), source, 200);
+        let back = Edge::new(Some(cluster.node(1).address()), Source { result: 2, ..source }, 200);
+        work.spawn(async move {
+            there.run(&producer, &consumer, LIMIT).await;
+            back.run(&consumer, &producer, LIMIT).await;
+        });
+    }
+    let mut most = 0;
+    while !work.is_empty() {
+        let between = procfs::established(cluster.node(1).pid()).len();
+        most = most.max(between);
+        let done = tokio::time::timeout(Duration::from_millis(20), work.join_next()).await;
+        if let Ok(Some(result)) = done {
+            result.expect("an edge");
+        }
+    }
+    assert_eq!(most, 1, "one connection between two nodes");
+    cluster.shut_down().await;
+}
+
+/// F76: a buffer of which only a part has arrived when everything ends comes home.
+#[tokio::test]
+async fn a_half_received_buffer_comes_home() {
+    let cluster = Cluster::start(binaries!(), proxied()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let proxy = cluster.node(0).proxy();
+    for index in 0..10 {
+        let edge = Edge::new(Some(cluster.node(0).address()), partition(index), 100).lengths(Lengths::Fixed(20_000));
+        let header = u64::try_from(HEADER_BYTES).expect("small");
+        let trigger = Trigger::Frame {
+            kind: kind::DATA,
+            nth: 2,
+            after: header + 48 + 5000,
+        };
+        let before = proxy.fired();
+        proxy.inject(Direction::Down, trigger, Action::Cut);
+        let mut writer = producer
+            .create_partition(edge.partition().max_queued(200))
+            .await
+            .expect("created");
+        let mut gate = consumer.open_gate(edge.gate()).await.expect("a gate");
+        edge.write(&mut writer).await.expect("written");
+        until_true(LIMIT, "the cut", || proxy.fired() > before).await;
+        drop(gate.next_buffer().await);
+        drop((gate, writer));
+        cluster.assert_base().await;
+    }
+    let edge = Edge::new(Some(cluster.node(0).address()), partition(99), 500);
+    edge.run(&producer, &consumer, LIMIT).await;
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}

@@ -1,0 +1,278 @@
+//! What is written arrives: each record once, in order, unchanged, and the end after all of them.
+
+use std::time::Duration;
+
+use integration::binaries;
+use integration::cluster::Cluster;
+use integration::flow::{Edge, read_all};
+use integration::node::NodeOptions;
+use integration::oracle::Oracle;
+use integration::profile::Profile;
+use integration::stamp::{Lengths, Source};
+use integration::wait::{timed, within};
+use shuffle_client::{FlushInterval, GateSpec, PartitionSpec};
+use shuffle_protocol::{ErrorKind, SubpartitionIndex, SubpartitionRange};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// No two numbers of an identity are the same, so that one taken for another shows (F35).
+const SOURCE: Source = Source {
+    job: 7,
+    result: 1011,
+    partition: 13,
+    attempt: 5,
+};
+
+const BUFFER: usize = 4096;
+const BUFFERS: u32 = 64;
+
+fn small_pool() -> NodeOptions {
+    NodeOptions::new().pool(BUFFERS, 4096)
+}
+
+/// F49, F35: the edges of every size there is.
+fn awkward_lengths() -> Lengths {
+    let pool = BUFFER * 64;
+    Lengths::Cycle(vec![
+        0,
+        1,
+        BUFFER - 5,
+        BUFFER - 4,
+        BUFFER - 1,
+        BUFFER,
+        BUFFER + 1,
+        3 * pool,
+        0,
+        48,
+    ])
+}
+
+#[tokio::test]
+async fn records_of_every_awkward_length_arrive_on_the_same_node() {
+    let cluster = Cluster::start(binaries!(), [small_pool()]).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(0, 7).await);
+    let edge = Edge::new(None, SOURCE, 20).lengths(awkward_lengths());
+    edge.run(&producer, &consumer, LIMIT).await;
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+#[tokio::test]
+async fn records_of_every_awkward_length_arrive_from_another_node() {
+    let cluster = Cluster::start(binaries!(), [small_pool(), small_pool()]).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 20).lengths(awkward_lengths());
+    edge.run(&producer, &consumer, LIMIT).await;
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// Two producers on each of two nodes, two gates on each, every gate reads a range of all of them.
+#[tokio::test]
+async fn all_to_all_over_two_nodes_delivers_everything_once() {
+    const SUBPARTITIONS: u32 = 8;
+    let records = Profile::current().choose(300, 10_000);
+    let lengths = Lengths::Spread { least: 1, most: 6000 };
+    let cluster = Cluster::pair(binaries!()).await;
+    let sessions = [cluster.attach(0, 7).await, cluster.attach(1, 7).await];
+    let source = |partition| Source { partition, ..SOURCE };
+    let produce = |partition: u32| {
+        let session = &sessions[usize::from(partition >= 2)];
+        let edge = Edge::new(None, source(partition), records)
+            .subpartitions(SUBPARTITIONS)
+            .lengths(lengths.clone());
+        async move { edge.produce(session).await.expect("produced") }
+    };
+    let consume = |consumer: u32| {
+        let session = &sessions[usize::from(consumer >= 2)];
+        let mut spec = GateSpec::new();
+        let mut oracle = Oracle::new(lengths.clone());
+        let range = SubpartitionRange {
+            first: consumer * 2,
+            count: 2,
+        };
+        for partition in 0..4u32 {
+            let node = cluster.node(usize::from(partition >= 2)).address();
+            spec = spec.channel(Some(node), source(partition).partition_id(), range);
+            oracle.expect(source(partition), range.first, records);
+            oracle.expect(source(partition), range.first + 1, records);
+        }
+        async move {
+            let mut gate = session.open_gate(spec).await.expect("a gate");
+            let sources: Vec<Source> = (0..4).map(source).collect();
+            read_all(&mut gate, &sources, &mut oracle)
+                .await
+                .expect("everything, in order")
+        }
+    };
+    let work = async {
+        tokio::join!(
+            async { tokio::join!(produce(0), produce(1), produce(2), produce(3)) },
+            async { tokio::join!(consume(0), consume(1), consume(2), consume(3)) },
+        )
+    };
+    let (produced, consumed) = within(LIMIT, "all to all", work).await;
+    let total = |counts: [u64; 4]| counts.iter().sum::<u64>();
+    let sent = total([produced.0, produced.1, produced.2, produced.3].map(|one| one.bytes));
+    let got = total([consumed.0, consumed.1, consumed.2, consumed.3].map(|one| one.bytes));
+    assert_eq!(sent, got);
+    drop(sessions);
+    cluster.shut_down().await;
+}
+
+/// F52: nothing at all, empty records, and one full subpartition among a thousand.
+#[tokio::test]
+async fn empty_inputs_end_at_once() {
+    let cluster = Cluster::pair(binaries!()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let from = Some(cluster.node(0).address());
+    let soon = Duration::from_secs(5);
+
+    let nothing = Edge::new(from.clone(), SOURCE, 0).subpartitions(3);
+    assert_eq!(nothing.run(&producer, &consumer, soon).await.records, 0);
+
+    let no_bytes = Source {
+        partition: 14,
+        ..SOURCE
+    };
+    let edge = Edge::new(from.clone(), no_bytes, 1000).lengths(Lengths::Fixed(0));
+    assert_eq!(edge.run(&producer, &consumer, soon).await.records, 1000);
+
+    let mut no_channels = consumer
+        .open_gate(GateSpec::new())
+        .await
+        .expect("a gate without channels");
+    let end = within(soon, "the end", no_channels.next_record())
+        .await
+        .expect("no error");
+    assert!(end.is_none());
+
+    let refused = producer
+        .create_partition(PartitionSpec::new(SOURCE.partition_id(), 0))
+        .await;
+    let error = refused.err().expect("no subpartitions");
+    assert!(matches!(error.kind(), ErrorKind::InvalidRequest), "{error}");
+    drop((producer, consumer, no_channels));
+    cluster.shut_down().await;
+}
+
+#[tokio::test]
+async fn one_full_subpartition_among_a_thousand_empty_ones() {
+    const SUBPARTITIONS: u32 = 1000;
+    let cluster = Cluster::pair(binaries!()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 0).subpartitions(SUBPARTITIONS);
+    let write = async {
+        let mut writer = producer
+            .create_partition(edge.partition().buffers(8, None))
+            .await
+            .expect("created");
+        writer
+            .write_to(SubpartitionIndex::new(500), b"the only one")
+            .await
+            .expect("written");
+        writer.finish().await.expect("finished");
+    };
+    let read = async {
+        let mut gate = consumer.open_gate(edge.gate()).await.expect("a gate");
+        let mut records = Vec::new();
+        while let Some(record) = gate.next_record().await.expect("a record or the end") {
+            records.push((record.subpartition.value(), record.bytes.to_vec()));
+        }
+        records
+    };
+    let ((), records) = within(LIMIT, "the only record", async { tokio::join!(write, read) }).await;
+    assert_eq!(records, [(500, b"the only one".to_vec())]);
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// F47: one buffer a hand-over, each a wake-up on both sides; nothing may stall, and the last thing
+/// is an end marker alone.
+#[tokio::test]
+async fn a_queue_of_one_buffer_never_loses_a_wake_up() {
+    let records = Profile::current().choose(5_000, 1_000_000);
+    let cluster = Cluster::pair(binaries!()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let from = Some(cluster.node(0).address());
+    for (index, from) in [None, from].into_iter().enumerate() {
+        let partition = u32::try_from(index).expect("small") + 20;
+        let edge = Edge::new(from.clone(), Source { partition, ..SOURCE }, records).lengths(Lengths::Fixed(60));
+        let reader = if from.is_none() { &producer } else { &consumer };
+        let spec = edge
+            .partition()
+            .buffers(2, 2)
+            .max_queued(1)
+            .flush_interval(FlushInterval::AfterEachRecord);
+        let write = async {
+            let mut writer = producer.create_partition(spec).await.expect("created");
+            edge.write(&mut writer).await.expect("written");
+            // Everything has left; the end marker goes alone.
+            writer.flush().await.expect("flushed");
+            writer.finish().await.expect("finished");
+        };
+        let limit = Profile::current().choose(LIMIT, Duration::from_secs(1800));
+        let ((), counts) = within(limit, "the hand-overs", async {
+            tokio::join!(write, edge.consume(reader))
+        })
+        .await;
+        assert_eq!(counts.expect("everything").records, records);
+    }
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// F02 (portable part): a pool of 8 buffers behind a reader that takes its time, so that each buffer
+/// is used again at once; debug builds poison it when it goes home.
+#[tokio::test]
+async fn buffers_that_are_reused_at_once_keep_their_bytes() {
+    let records = Profile::current().choose(40, 2_000);
+    let options = || {
+        NodeOptions::new()
+            .pool(8, 32 << 10)
+            .flag("extent-buffers", 1)
+            .flag("read-reserve", 4)
+    };
+    let narrow = options().flag("receive-buffer", "4KiB").flag("send-buffer", "4KiB");
+    let cluster = Cluster::start(binaries!(), [options(), narrow]).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, records).lengths(Lengths::Fixed(512 << 10));
+    let write = async {
+        let mut writer = producer
+            .create_partition(edge.partition().buffers(2, None))
+            .await
+            .expect("created");
+        edge.write(&mut writer).await.expect("written");
+        writer.finish().await.expect("finished");
+    };
+    let read = async {
+        let mut gate = consumer.open_gate(edge.gate().credits(1, 1)).await.expect("a gate");
+        let mut oracle = edge.oracle();
+        read_all(&mut gate, &[SOURCE], &mut oracle).await.expect("its bytes")
+    };
+    let ((), counts) = within(LIMIT, "large records", async { tokio::join!(write, read) }).await;
+    assert_eq!(counts.records, records);
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// A record of one byte leaves after the flush interval, and the reader has it long before the end.
+#[tokio::test]
+async fn a_partial_buffer_leaves_after_the_flush_interval() {
+    let cluster = Cluster::pair(binaries!()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 1).lengths(Lengths::Fixed(1));
+    let mut writer = producer.create_partition(edge.partition()).await.expect("created");
+    let mut gate = consumer.open_gate(edge.gate()).await.expect("a gate");
+    edge.write(&mut writer).await.expect("written");
+    let (record, took) = timed(within(LIMIT, "the record", gate.next_record())).await;
+    assert!(record.expect("no error").is_some());
+    assert!(
+        took < Duration::from_secs(1),
+        "the flush interval is 100 ms, it took {took:?}"
+    );
+    writer.finish().await.expect("finished");
+    assert!(gate.next_record().await.expect("no error").is_none());
+    drop((producer, consumer, gate));
+    cluster.shut_down().await;
+}

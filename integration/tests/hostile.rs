@@ -1,0 +1,223 @@
+//! Input from the other side: random bytes, half frames, absurd numbers, unknown kinds. The sender is
+//! refused, the server lives on, and whoever else is there does not notice.
+
+use std::time::{Duration, Instant};
+
+use bytes::BytesMut;
+use integration::binaries;
+use integration::cluster::Cluster;
+use integration::flow::Edge;
+use integration::node::{Node, NodeOptions};
+use integration::procfs;
+use integration::profile::Profile;
+use integration::raw::{Heard, Raw, control_bytes, executor_hello, peer_hello};
+use integration::stamp::Source;
+use integration::wait::{until_true, within};
+use shuffle_protocol::control::control::Message;
+use shuffle_protocol::control::{
+    CancelChannel, ChannelRequest, CloseChannel, CreatePartition, OpenChannel, OpenGate, Partition, SubpartitionRange,
+};
+use shuffle_protocol::frame::{FrameKind, HEADER_BYTES, NumberEntry, ReleaseEntry, encode_numbers, encode_releases};
+
+const LIMIT: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(1);
+const SOURCE: Source = Source {
+    job: 7,
+    result: 1011,
+    partition: 13,
+    attempt: 5,
+};
+const BUFFER: u32 = 32 << 10;
+
+fn cluster_options() -> NodeOptions {
+    NodeOptions::new()
+        .flag("handshake-timeout", "2s")
+        .flag("executor-tcp", true)
+}
+
+async fn alive_and_well(cluster: &Cluster, round: u32) {
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let source = Source {
+        partition: 1000 + round,
+        ..SOURCE
+    };
+    Edge::new(Some(cluster.node(0).address()), source, 50)
+        .run(&producer, &consumer, LIMIT)
+        .await;
+}
+
+async fn connections(node: &Node) -> [Raw; 2] {
+    let tcp = Raw::tcp(node.listens_on()).await.expect("the TCP port");
+    let unix = Raw::unix(node.socket()).await.expect("the Unix socket");
+    [tcp, unix]
+}
+
+/// F108, F98: what is no handshake at all, on both kinds of socket, many times over.
+#[tokio::test]
+async fn noise_on_the_ports_is_closed_and_costs_no_memory() {
+    let rounds = Profile::current().choose(20, 200);
+    let cluster = Cluster::start(binaries!(), [cluster_options(), cluster_options()]).await;
+    alive_and_well(&cluster, 0).await;
+    let node = cluster.node(0);
+    let mut noise: Vec<Vec<u8>> = vec![
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
+        [&[0x16, 3, 1, 2, 0, 1, 0, 1, 0xFC, 3, 3][..], &[0; 200]].concat(),
+        vec![0xFF; 4096],
+        vec![0; 4096],
+    ];
+    for length in [u32::MAX, u32::MAX - 6, i32::MAX.unsigned_abs(), 1 << 30] {
+        let mut frame = control_bytes(&Message::Hello(executor_hello(7))).to_vec();
+        frame[8..12].copy_from_slice(&length.to_le_bytes());
+        noise.push(frame);
+    }
+    let memory = procfs::private_bytes(node.pid()).expect("alive");
+    for _ in 0..rounds {
+        for bytes in &noise {
+            for mut connection in connections(node).await {
+                connection.send(bytes).await;
+                assert!(connection.is_closed_within(SOON).await, "{:?}...", &bytes[..8]);
+            }
+        }
+    }
+    let grown = procfs::private_bytes(node.pid()).expect("alive").saturating_sub(memory);
+    assert!(grown < 1 << 20, "{grown} bytes more");
+    alive_and_well(&cluster, 1).await;
+    cluster.shut_down().await;
+}
+
+/// F61, F105: the connection ends after every single byte of what opens a session.
+#[tokio::test]
+async fn a_close_after_every_byte_is_noticed_at_once() {
+    let cluster = Cluster::start(binaries!(), [cluster_options(), cluster_options()]).await;
+    let node = cluster.node(0);
+    let create = Message::CreatePartition(CreatePartition {
+        request: 1,
+        writer: 1,
+        partition: Some(Partition {
+            result: 5,
+            index: 1,
+            attempt: 0,
+        }),
+        subpartitions: 1,
+        min_buffers: 1,
+        ..CreatePartition::default()
+    });
+    let hello = control_bytes(&Message::Hello(executor_hello(7)));
+    let session = [&hello[..], &control_bytes(&create)[..]].concat();
+    let link = control_bytes(&Message::Hello(peer_hello("127.0.0.1:9", node, BUFFER))).to_vec();
+    let files = procfs::open_files(node.pid());
+    let busy = procfs::cpu_time(node.pid()).expect("alive");
+    let start = Instant::now();
+    for bytes in [session, link] {
+        for length in 0..bytes.len() {
+            for mut connection in connections(node).await {
+                connection.send(&bytes[..length]).await;
+                connection.shut().await;
+                assert!(connection.is_closed_within(SOON).await, "cut after {length}");
+            }
+        }
+    }
+    let spent = procfs::cpu_time(node.pid()).expect("alive") - busy;
+    assert!(spent < start.elapsed(), "{spent:?} on a core");
+    until_true(SOON * 5, "descriptors", || procfs::open_files(node.pid()) <= files + 2).await;
+    let idle = procfs::cpu_time(node.pid()).expect("alive");
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let idle = procfs::cpu_time(node.pid()).expect("alive") - idle;
+    assert!(idle < Duration::from_millis(50), "nothing spins: {idle:?}");
+    alive_and_well(&cluster, 0).await;
+    cluster.shut_down().await;
+}
+
+/// F101: every bit of the first header, one at a time.
+#[tokio::test]
+async fn each_flipped_bit_of_a_header_is_refused() {
+    let cluster = Cluster::start(binaries!(), [cluster_options(), cluster_options()]).await;
+    let node = cluster.node(0);
+    let hello = control_bytes(&Message::Hello(executor_hello(7)));
+    for bit in 0..HEADER_BYTES * 8 {
+        let mut bytes = hello.to_vec();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let mut connection = Raw::unix(node.socket()).await.expect("the Unix socket");
+        connection.send(&bytes).await;
+        match connection.hear(SOON).await {
+            Heard::Closed => {}
+            Heard::Frame(frame) => {
+                let text = format!("{frame:?}");
+                assert!(text.contains("Reject") || text.contains("Goodbye"), "bit {bit}: {text}");
+                assert!(connection.is_closed_within(SOON).await);
+            }
+            Heard::Data(_) => panic!("bit {bit}: data"),
+        }
+    }
+    alive_and_well(&cluster, 0).await;
+    cluster.shut_down().await;
+}
+
+/// F101: identities and kinds that are none.
+#[tokio::test]
+async fn absurd_hellos_are_refused_with_a_reason() {
+    let cluster = Cluster::start(binaries!(), [cluster_options(), cluster_options()]).await;
+    let node = cluster.node(0);
+    let good = || peer_hello("127.0.0.1:9", node, BUFFER);
+    let mut hellos = vec![executor_hello(7); 3];
+    hellos[0].name = "n".repeat(64 << 10);
+    hellos[1].name = "../\0\n".to_owned();
+    hellos[2].role = 77;
+    for address in ["", "no-port", "host:0", "a\0b:1", &format!("{}:1", "x".repeat(300))] {
+        hellos.push(peer_hello(address, node, BUFFER));
+    }
+    hellos.push(shuffle_protocol::control::Hello {
+        stripe: u32::MAX,
+        ..good()
+    });
+    hellos.push(shuffle_protocol::control::Hello {
+        expected_node: "10.0.0.1:1".to_owned(),
+        ..good()
+    });
+    hellos.push(shuffle_protocol::control::Hello {
+        version_min: 900,
+        version_max: 901,
+        ..good()
+    });
+    for hello in hellos {
+        let mut connection = Raw::tcp(node.listens_on()).await.expect("the TCP port");
+        connection.send_control(&Message::Hello(hello.clone())).await;
+        match connection.hear(SOON).await {
+            Heard::Closed => {}
+            Heard::Frame(frame) => {
+                let text = format!("{frame:?}");
+                assert!(text.contains("Reject"), "{text} to a bad hello");
+                assert!(connection.is_closed_within(SOON).await);
+            }
+            Heard::Data(_) => panic!("data in answer to a bad hello"),
+        }
+    }
+    alive_and_well(&cluster, 0).await;
+    cluster.shut_down().await;
+}
+
+/// F78: who never finishes the handshake is closed at its deadline, and keeps nothing.
+#[tokio::test]
+async fn silent_connections_are_closed_at_the_handshake_deadline() {
+    let count = Profile::current().choose(50, 1000);
+    let cluster = Cluster::start(binaries!(), [cluster_options(), cluster_options()]).await;
+    let node = cluster.node(0);
+    let files = procfs::open_files(node.pid());
+    let mut silent = Vec::new();
+    for _ in 0..count {
+        silent.push(Raw::tcp(node.listens_on()).await.expect("the TCP port"));
+    }
+    let start = Instant::now();
+    for connection in &mut silent {
+        assert!(
+            connection.is_closed_within(Duration::from_secs(4)).await,
+            "after {:?}",
+            start.elapsed()
+        );
+    }
+    let flat = || procfs::open_files(node.pid()) <= files;
+    until_true(SOON, "descriptors", flat).await;
+    alive_and_well(&cluster, 0).await;
+    cluster.shut_down().await;
+}
+

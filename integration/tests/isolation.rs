@@ -1,0 +1,326 @@
+//! Whoever stops, dies or cancels costs what it holds and nothing of the others.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use integration::binaries;
+use integration::cluster::{BASE_WITHIN, Cluster};
+use integration::executor::Executor;
+use integration::flow::{Edge, read_some, write_range};
+use integration::node::{Books, NodeOptions};
+use integration::procfs;
+use integration::profile::Profile;
+use integration::raw::Raw;
+use integration::script::{Channel, Command, Group, Happened, Then};
+use integration::stamp::{Lengths, Source};
+use integration::wait::{timed, until_true, within};
+use shuffle_client::Session;
+use shuffle_protocol::NodeAddress;
+use tokio::task::JoinSet;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const SOURCE: Source = Source {
+    job: 7,
+    result: 1011,
+    partition: 13,
+    attempt: 5,
+};
+
+fn partition(partition: u32) -> Source {
+    Source { partition, ..SOURCE }
+}
+
+/// F43, F44: 64 writers and readers on one connection; one reader never reads on. The others finish,
+/// and it holds its own credits and its writer's queue, no more.
+#[tokio::test]
+async fn one_stopped_reader_among_64_costs_only_its_own_credits() {
+    const EDGES: u32 = 64;
+    let records = Profile::current().choose(300, 10_000);
+    let options = || NodeOptions::new().pool(512, 4096);
+    let cluster = Cluster::start(binaries!(), [options(), options()]).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let edge = |index| {
+        let edge = Edge::new(Some(cluster.node(0).address()), partition(index), records);
+        edge.lengths(Lengths::Spread { least: 1, most: 1000 })
+    };
+    let mut writers = JoinSet::new();
+    for index in 0..EDGES {
+        let (edge, session) = (edge(index), producer.clone());
+        writers.spawn(async move {
+            let spec = edge.partition().buffers(1, 8);
+            let mut writer = session.create_partition(spec).await?;
+            edge.write(&mut writer).await?;
+            writer.finish().await.map(|_| index)
+        });
+    }
+    let mut stopped = consumer.open_gate(edge(0).gate()).await.expect("a gate");
+    let first = within(LIMIT, "its first buffer", stopped.next_buffer())
+        .await
+        .expect("no error");
+    let mut readers = JoinSet::new();
+    for index in 1..EDGES {
+        let (edge, session) = (edge(index), consumer.clone());
+        readers.spawn(async move { edge.consume(&session).await });
+    }
+    let counts = within(LIMIT, "63 readers", readers.join_all()).await;
+    for count in counts {
+        assert_eq!(count.expect("everything").records, records);
+    }
+    for _ in 1..EDGES {
+        let ended = within(LIMIT, "63 writers", writers.join_next())
+            .await
+            .expect("a writer");
+        assert_ne!(ended.expect("no panic").expect("finished"), 0);
+    }
+    let there = Books::of(&producer.status().await.expect("alive"));
+    let here = Books::of(&consumer.status().await.expect("alive"));
+    assert!(
+        there.held() <= 8,
+        "the stopped edge has one writer of 8 buffers: {there:?}"
+    );
+    assert!(here.held() <= 10, "2 exclusive and 8 floating credits: {here:?}");
+    drop((first, stopped));
+    let unblocked = within(LIMIT, "the blocked writer", writers.join_next()).await;
+    unblocked.expect("a writer").expect("no panic").ok();
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// F48: some wait for what does not come, others register and release at the same time.
+#[tokio::test]
+async fn waiting_readers_do_not_hold_up_those_who_register() {
+    let cluster = Cluster::pair(binaries!()).await;
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let mut waiting = JoinSet::new();
+    for index in 0..100 {
+        let edge = Edge::new(Some(cluster.node(0).address()), partition(10_000 + index), 1);
+        let session = consumer.clone();
+        waiting.spawn(async move { edge.consume(&session).await.map(drop) });
+    }
+    let start = Instant::now();
+    for index in 0..50 {
+        let edge = Edge::new(Some(cluster.node(0).address()), partition(index), 5);
+        edge.run(&producer, &consumer, Duration::from_secs(5)).await;
+    }
+    assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+    assert_eq!(waiting.len(), 100, "they still wait");
+    waiting.shutdown().await;
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+fn consume(task: u32, node: Option<NodeAddress>, source: Source, stop_after: Option<u64>) -> Command {
+    let channel = Channel {
+        node: node.map(|node| node.to_string()),
+        source,
+        first: 0,
+        count: 1,
+    };
+    Command::Consume {
+        task,
+        channels: vec![channel],
+        records: 100_000,
+        lengths: Lengths::Fixed(1000),
+        credits: None,
+        group: None,
+        stop_after,
+    }
+}
+
+/// F64: the reader dies while it holds every credit and the producer is blocked.
+#[tokio::test]
+async fn a_killed_reader_unblocks_its_producer() {
+    for near in [true, false] {
+        let mut cluster = Cluster::pair(binaries!()).await;
+        let producer = cluster.attach(0, 7).await;
+        let mut reader = cluster.executor(usize::from(!near), 7).await;
+        let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 100_000);
+        let node = (!near).then(|| cluster.node(0).address());
+        let writer = tokio::spawn({
+            let (edge, session) = (edge.clone(), producer.clone());
+            async move { edge.produce(&session).await }
+        });
+        reader.tell(&consume(1, node, SOURCE, Some(10))).await;
+        reader
+            .hear_until(LIMIT, |event| matches!(event, Happened::Holding { .. }))
+            .await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert!(!writer.is_finished(), "the producer is blocked");
+        reader.kill().await;
+        let (ended, took) = timed(within(LIMIT, "the producer", writer)).await;
+        // Its subpartition is discarded, or it fails; it does not wait for the dead.
+        drop(ended.expect("no panic"));
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        drop(producer);
+        cluster.shut_down().await;
+    }
+}
+
+async fn group_of(cluster: &mut Cluster, id: u64) -> (Group, Vec<Executor>) {
+    let nodes = [
+        cluster.node(0).address().to_string(),
+        cluster.node(1).address().to_string(),
+    ];
+    let group = Group {
+        id,
+        home: nodes[0].clone(),
+        nodes: nodes.to_vec(),
+    };
+    let mut members = Vec::new();
+    for node in [0, 1, 0, 1] {
+        members.push(cluster.executor(node, 7).await);
+    }
+    (group, members)
+}
+
+/// F65: one member of a group dies, at different moments; all others fail with the same first cause
+/// within 5 s, and none is told of an end.
+#[tokio::test]
+async fn a_group_fails_as_one_whoever_dies_and_whenever() {
+    for (round, (victim, when)) in [(0, "open"), (0, "middle"), (1, "middle"), (2, "middle"), (3, "middle")]
+        .into_iter()
+        .enumerate()
+    {
+        let mut cluster = Cluster::pair(binaries!()).await;
+        let (group, mut members) = group_of(&mut cluster, u64::try_from(round).expect("small") + 1).await;
+        // Producers 0 (node A) and 1 (node B); consumers 2 (A) and 3 (B) read one subpartition of both.
+        for producer in 0..2u32 {
+            let command = Command::Produce {
+                task: 1,
+                source: partition(producer),
+                subpartitions: 2,
+                records: 1_000_000,
+                lengths: Lengths::Fixed(1000),
+                buffers: None,
+                group: Some(group.clone()),
+                then: Then::Finish,
+            };
+            members[usize::try_from(producer).expect("small")].tell(&command).await;
+        }
+        for consumer in 0..2u32 {
+            let channels = (0..2u32)
+                .map(|producer| Channel {
+                    node: Some(group.nodes[usize::try_from(producer).expect("small")].clone()),
+                    source: partition(producer),
+                    first: consumer,
+                    count: 1,
+                })
+                .collect();
+            let command = Command::Consume {
+                task: 1,
+                channels,
+                records: 1_000_000,
+                lengths: Lengths::Fixed(1000),
+                credits: None,
+                group: Some(group.clone()),
+                stop_after: None,
+            };
+            members[usize::try_from(consumer).expect("small") + 2]
+                .tell(&command)
+                .await;
+        }
+        for member in &mut members {
+            let wanted = |event: &Happened| match when {
+                "open" => matches!(event, Happened::Opened { .. }),
+                _ => matches!(event, Happened::Progress { .. }),
+            };
+            member.hear_until(LIMIT, wanted).await;
+        }
+        members[victim].kill().await;
+        let start = Instant::now();
+        let mut causes = Vec::new();
+        for (index, member) in members.iter_mut().enumerate().filter(|(index, _)| *index != victim) {
+            match member.hear_end(1, Duration::from_secs(10)).await {
+                Happened::Failed {
+                    first_cause,
+                    first_kind,
+                    ..
+                } => causes.push((first_kind, first_cause)),
+                other => panic!("victim {victim}, {when}: member {index} was told {other:?}"),
+            }
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+        assert!(
+            causes.iter().all(|(kind, _)| kind == "ExecutorDied"),
+            "victim {victim}, {when}: {causes:?}"
+        );
+        assert!(
+            causes.windows(2).all(|pair| pair[0] == pair[1]),
+            "victim {victim}, {when}: {causes:?}"
+        );
+        for member in &mut members {
+            if procfs::is_alive(member.pid()) {
+                member.kill().await;
+            }
+        }
+        cluster.shut_down().await;
+    }
+}
+
+/// F122: without descriptors the server keeps quiet and its streams run; it recovers at once.
+#[tokio::test]
+async fn without_descriptors_streams_run_and_nothing_spins() {
+    let narrow = NodeOptions::new()
+        .under(&["prlimit", "--nofile=64"])
+        .flag("handshake-timeout", "30s");
+    let cluster = Cluster::start(binaries!(), [narrow, NodeOptions::new()]).await;
+    let node = cluster.node(0);
+    assert_eq!(procfs::open_files_limit(node.pid()), Some(64), "the limit is in force");
+    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+    let edge = |index| Edge::new(Some(node.address()), partition(index), 200);
+    edge(1).run(&producer, &consumer, LIMIT).await;
+    let mut held = Vec::new();
+    for _ in 0..200 {
+        if let Ok(connection) = Raw::tcp(node.listens_on()).await {
+            held.push(connection);
+        }
+    }
+    until_true(LIMIT, "descriptors are used up", || {
+        procfs::open_files(node.pid()) >= 60
+    })
+    .await;
+    let busy = procfs::cpu_time(node.pid()).expect("alive");
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let busy = procfs::cpu_time(node.pid()).expect("alive") - busy;
+    assert!(busy <= Duration::from_millis(100), "{busy:?} of two seconds");
+    edge(2).run(&producer, &consumer, LIMIT).await;
+    drop(held);
+    let (fresh, took) = timed(node.try_attach(7)).await;
+    assert!(took < Duration::from_secs(2), "{took:?}");
+    drop(fresh.expect("there are descriptors again"));
+    drop((producer, consumer));
+    cluster.shut_down().await;
+}
+
+/// F43: the executor behind a stopped process is alive: what it holds is not given to others before
+/// it is dead, and then at once.
+#[tokio::test]
+async fn what_a_stopped_process_views_comes_home_when_it_dies() {
+    let mut cluster = Cluster::pair(binaries!()).await;
+    let producer = cluster.attach(0, 7).await;
+    let mut reader = cluster.executor(0, 7).await;
+    let edge = Edge::new(None, SOURCE, 100_000);
+    let writer = tokio::spawn({
+        let (edge, session) = (edge.clone(), producer.clone());
+        async move { edge.produce(&session).await }
+    });
+    reader.tell(&consume(1, None, SOURCE, Some(10))).await;
+    reader
+        .hear_until(LIMIT, |event| matches!(event, Happened::Holding { .. }))
+        .await;
+    reader.stop();
+    let held = Books::of(&producer.status().await.expect("alive")).held();
+    assert!(held > 0);
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(
+        Books::of(&producer.status().await.expect("alive")).held() > 0,
+        "a stopped process keeps its views"
+    );
+    reader.kill().await;
+    drop(within(LIMIT, "the writer", writer).await);
+    cluster.node(0).assert_base(BASE_WITHIN).await;
+    drop(producer);
+    cluster.shut_down().await;
+}
