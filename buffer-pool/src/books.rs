@@ -66,6 +66,22 @@ pub struct Books {
 }
 
 impl Books {
+    /// Each state by its name, with how many buffers are in it.
+    pub fn named(&self) -> [(&'static str, u32); 10] {
+        [
+            ("unassigned", self.unassigned),
+            ("free", self.free),
+            ("granted", self.granted),
+            ("queued", self.queued),
+            ("reserved", self.reserved),
+            ("receiving", self.receiving),
+            ("viewed", self.viewed),
+            ("read_ahead", self.read_ahead),
+            ("kernel", self.kernel),
+            ("quarantined", self.quarantined),
+        ]
+    }
+
     /// All of them together: the pool's total, always.
     pub fn total(&self) -> u32 {
         self.unassigned + self.free + self.held()

@@ -152,6 +152,10 @@ impl<B: Backing> NetworkPool<B> {
                 pool.label
             );
         }
+        assert!(
+            self.stirred || self.first_servable().is_none(),
+            "poll_ready looks for whoever can be served"
+        );
         for queue in self.arenas().map(|(at, _)| Queue::Arena(at)).chain([Queue::Certain]) {
             assert!(
                 self.waiters

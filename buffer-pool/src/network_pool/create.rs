@@ -115,13 +115,13 @@ impl<B: Backing> NetworkPool<B> {
             });
         }
 
-        let mut available = self.undivided().min(self.obtainable(arena));
-        let mut total = self.config.total_buffers;
-        if kind == ArenaKind::Write {
-            total = self.write_limit();
-            available = available.min(total - self.guaranteed[kind.index()]);
-        }
+        let available = self.undivided().min(self.obtainable(arena));
         if minimum > available {
+            let total = if kind == ArenaKind::Write {
+                self.write_limit()
+            } else {
+                self.config.total_buffers
+            };
             return Err(self.insufficient(minimum, available, total));
         }
         while self.arena(arena).spare() < minimum {
@@ -163,7 +163,6 @@ impl<B: Backing> NetworkPool<B> {
         let kind = books.kind;
         self.guaranteed[kind.index()] -= minimum;
         self.note_movable(arena);
-        self.stirred = true;
         if held == 0 {
             self.pools.remove(index);
         }
@@ -202,7 +201,6 @@ impl<B: Backing> NetworkPool<B> {
             self.pools.at_mut(index).size = size;
             self.reconsider(index);
         }
-        self.stirred = true;
     }
 
     /// Buffers that write arenas may have together.

@@ -1,7 +1,7 @@
 //! A buffer's way through its states, and home.
 
 use super::NetworkPool;
-use crate::{backing::Backing, books::BufferState, ids::SlotRef};
+use crate::{arena_books::Slot, backing::Backing, books::BufferState, ids::SlotRef};
 
 impl<B: Backing> NetworkPool<B> {
     /// Moves a buffer that is out from one state to another.
@@ -14,12 +14,7 @@ impl<B: Backing> NetworkPool<B> {
             "invariant: {slot} goes home by release, not by a transition to {to:?}"
         );
         let arena = self.arena_of(slot);
-        let entry = self.arena_mut(arena).out_mut(slot.slot);
-        assert!(
-            entry.state == from,
-            "invariant: {slot} is {from:?}, not {:?}",
-            entry.state
-        );
+        let entry = self.out_in(arena, slot, from);
         entry.state = to;
         self.tally.step(from, to);
         self.after_step();
@@ -35,12 +30,7 @@ impl<B: Backing> NetworkPool<B> {
             "invariant: {slot} comes home from the kernel by its last unpin"
         );
         let arena = self.arena_of(slot);
-        let entry = self.arena_mut(arena).out_mut(slot.slot);
-        assert!(
-            entry.state == from,
-            "invariant: {slot} is {from:?}, not {:?}",
-            entry.state
-        );
+        let entry = self.out_in(arena, slot, from);
         if entry.pins > 0 {
             entry.state = BufferState::Kernel;
             self.tally.step(from, BufferState::Kernel);
@@ -92,6 +82,16 @@ impl<B: Backing> NetworkPool<B> {
             self.go_home(arena, slot.slot, BufferState::Kernel);
         }
         self.after_step();
+    }
+
+    fn out_in(&mut self, arena: u32, slot: SlotRef, state: BufferState) -> &mut Slot {
+        let entry = self.arena_mut(arena).out_mut(slot.slot);
+        assert!(
+            entry.state == state,
+            "invariant: {slot} is {:?}, not {state:?}",
+            entry.state
+        );
+        entry
     }
 
     fn go_home(&mut self, arena: u32, slot: u32, from: BufferState) {

@@ -13,7 +13,7 @@ use super::NetworkPool;
 use crate::{
     backing::Backing,
     books::BufferState,
-    ids::{PoolId, SlotRef},
+    ids::{ArenaKind, PoolId, SlotRef},
     local_pool::Wait,
     waiters::Queue,
 };
@@ -64,12 +64,13 @@ impl<B: Backing> NetworkPool<B> {
     /// brought something home, and let each pool take at once.
     pub fn poll_ready(&mut self) -> Option<PoolId> {
         self.turn = None;
-        let next = match self.waiters.first(Queue::Certain) {
-            Some(pool) => Some(pool),
-            None if self.stirred => self.first_servable(),
-            None => None,
-        };
-        let Some(index) = next else {
+        if let Some(index) = self.waiters.first(Queue::Certain) {
+            self.wait_for(index, Wait::No);
+            return Some(self.pools.id(index));
+        }
+        // While nothing has changed, whoever could not be served still cannot.
+        let servable = if self.stirred { self.first_servable() } else { None };
+        let Some(index) = servable else {
             self.stirred = false;
             return None;
         };
@@ -104,12 +105,11 @@ impl<B: Backing> NetworkPool<B> {
     }
 
     /// Of all arenas that could serve the first of their queue now, the one who came first.
-    fn first_servable(&self) -> Option<u32> {
+    pub(super) fn first_servable(&self) -> Option<u32> {
         if self.waiters.is_empty() {
             return None;
         }
-        let gain =
-            [crate::ArenaKind::Write, crate::ArenaKind::Read].map(|kind| !self.moves_failed && self.can_gain(kind));
+        let gain = [ArenaKind::Write, ArenaKind::Read].map(|kind| !self.moves_failed && self.can_gain(kind));
         let servable = self.arenas().filter_map(|(at, books)| {
             let ticket = self.waiters.ticket_of_first(at)?;
             (books.spare() > 0 || gain[books.kind.index()]).then_some((ticket, at))
@@ -134,8 +134,6 @@ impl<B: Backing> NetworkPool<B> {
             self.waiters.remove(index);
         }
         if wait == Wait::Queue {
-            // Whoever is made to stand behind others may be servable all the same.
-            self.stirred |= !self.waiters.is_empty() || self.turn.is_some();
             self.waiters.push(queue, index);
         }
     }
