@@ -1,0 +1,15 @@
+//! Our executors: what a session may ask, what it hands over, what it views. Pure.
+
+mod consume;
+mod gate;
+mod produce;
+mod requests;
+mod session;
+
+pub(crate) use gate::Gate;
+pub(crate) use session::{Session, protocol};
+
+slotmap::new_key_type! {
+    /// One open gate of an executor.
+    pub(crate) struct GateNo;
+}

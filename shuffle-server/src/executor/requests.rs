@@ -1,0 +1,188 @@
+//! The requests of an executor, each answered once.
+
+use std::time::{Duration, Instant};
+
+use buffer_pool::Backing;
+use shuffle_protocol::control::{self, control::Message, required};
+use shuffle_protocol::{
+    GateId, GroupRef, NodeAddress, PartitionId, ShuffleError, StreamId, WriterId, error::ErrorKind,
+};
+
+use super::session::protocol;
+use crate::node::{ChannelNo, Node, Pending, PendingKind, SessionId, Timer};
+
+impl<B: Backing> Node<B> {
+    pub(crate) fn handle_request(&mut self, now: Instant, id: SessionId, message: Message) -> Result<(), ShuffleError> {
+        match message {
+            Message::CreatePartition(request) => {
+                let timeout = request.timeout_ms;
+                let number = request.request;
+                self.try_or_wait(now, id, number, timeout, PendingKind::Partition(Box::new(request)));
+            }
+            Message::OpenGate(request) => {
+                let timeout = request.timeout_ms;
+                let number = request.request;
+                self.try_or_wait(now, id, number, timeout, PendingKind::Gate(Box::new(request)));
+            }
+            Message::FinishPartition(request) => {
+                let outcome = self.finish_partition(now, id, &request);
+                self.reply(id, request.request, outcome);
+            }
+            Message::AbortPartition(request) => {
+                let outcome = self.abort_partition(now, id, WriterId::new(request.writer), request.cause);
+                self.reply(id, request.request, outcome);
+            }
+            Message::CloseGate(request) => {
+                self.close_gate(now, id, GateId::new(request.gate));
+                self.reply(id, request.request, Ok(()));
+            }
+            Message::CancelChannel(request) => {
+                self.cancel_channel(now, id, StreamId::new(request.stream));
+                self.reply(id, request.request, Ok(()));
+            }
+            Message::Fence(request) => {
+                let outcome = self.request_fence(now, id, &request);
+                self.reply(id, request.request, outcome);
+            }
+            Message::FailGroup(request) => {
+                let outcome = self.request_group_failure(now, id, &request);
+                self.reply(id, request.request, outcome);
+            }
+            Message::ReleasePartition(request) => {
+                let outcome = self.request_release(now, id, request.partition);
+                self.reply(id, request.request, outcome);
+            }
+            Message::Status(request) => {
+                let counters = self
+                    .status()
+                    .into_iter()
+                    .map(|(name, value)| control::Counter { name, value })
+                    .collect();
+                let report = control::StatusReport { counters };
+                let reply = control::Reply {
+                    request: request.request,
+                    error: None,
+                    status: Some(report),
+                };
+                self.tell_session(id, Message::Reply(reply));
+            }
+            other => return Err(protocol(format!("an executor does not send {}", kind_of(&other)))),
+        }
+        Ok(())
+    }
+
+    /// Does it now, or as soon as buffers have come home, or refuses it at the deadline.
+    fn try_or_wait(&mut self, now: Instant, id: SessionId, request: u64, timeout_ms: u32, kind: PendingKind) {
+        let waiting = self.sessions.get(id).map_or(0, |session| session.waiting_requests);
+        let limit = self.config.quotas.requests_per_session;
+        if waiting >= limit {
+            let error = limit_exceeded("requests of one session that wait", limit, waiting + 1);
+            return self.reply(id, request, Err(error));
+        }
+        let deadline = now + self.timeout(timeout_ms);
+        let pending = Pending {
+            session: id,
+            request,
+            deadline,
+            kind,
+        };
+        if let Some(pending) = self.attempt(now, pending) {
+            self.timers.set(deadline, Timer::Pending);
+            if let Some(session) = self.sessions.get_mut(id) {
+                session.waiting_requests += 1;
+            }
+            self.pending.push_back(pending);
+        }
+    }
+
+    /// What a request may wait: what it says, but never longer than the server allows.
+    pub(crate) fn timeout(&self, timeout_ms: u32) -> Duration {
+        let asked = Duration::from_millis(u64::from(timeout_ms));
+        if asked.is_zero() {
+            self.config.request_timeout
+        } else {
+            asked.min(self.config.request_timeout)
+        }
+    }
+
+    fn request_fence(&mut self, now: Instant, id: SessionId, request: &control::Fence) -> Result<(), ShuffleError> {
+        let job = self.open_session(id)?.info.job;
+        let partition = PartitionId::from(required(request.partition, "partition")?);
+        let nodes = control::parse_nodes(&request.nodes)?;
+        self.fence(now, job, partition);
+        for node in nodes {
+            if node != self.config.address {
+                let notice = control::FenceNotice {
+                    job: job.value(),
+                    partition: Some(partition.into()),
+                };
+                self.tell_node(now, &node, Message::FenceNotice(notice));
+            }
+        }
+        Ok(())
+    }
+
+    fn request_group_failure(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        request: &control::FailGroup,
+    ) -> Result<(), ShuffleError> {
+        let job = self.open_session(id)?.info.job;
+        let group = GroupRef::try_from(required(request.group.clone(), "group")?)?;
+        let cause = request.cause.clone().map_or_else(
+            || ShuffleError::new(ErrorKind::Aborted, "the driver failed the group"),
+            ShuffleError::from,
+        );
+        self.handle_member_failed(now, job, &group, cause);
+        Ok(())
+    }
+
+    fn request_release(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        partition: Option<control::Partition>,
+    ) -> Result<(), ShuffleError> {
+        let job = self.open_session(id)?.info.job;
+        let partition = PartitionId::from(required(partition, "partition")?);
+        self.give_up_unread(now, job, partition)
+    }
+
+    pub(crate) fn channel_of(&self, id: SessionId, stream: StreamId) -> Option<ChannelNo> {
+        self.sessions.get(id)?.channels.get(&stream).copied()
+    }
+
+    /// Whether this address is this node, in the words of its executors.
+    pub(crate) fn is_own(&self, node: &str) -> bool {
+        node.is_empty() || node == self.config.address.as_str()
+    }
+
+    pub(crate) fn parse_node(node: &str) -> Result<NodeAddress, ShuffleError> {
+        NodeAddress::parse(node)
+    }
+}
+
+pub(crate) fn limit_exceeded(what: &str, limit: u32, asked: u32) -> ShuffleError {
+    ShuffleError::new(
+        ErrorKind::LimitExceeded {
+            what: what.to_owned(),
+            limit: u64::from(limit),
+            asked: u64::from(asked),
+        },
+        "the server's configuration sets this limit",
+    )
+}
+
+fn kind_of(message: &Message) -> &'static str {
+    match message {
+        Message::Hello(_) | Message::Welcome(_) | Message::Reject(_) => "a handshake message in an open session",
+        Message::Reply(_) | Message::WriterFailed(_) | Message::ChannelFailed(_) => "a server's answer",
+        Message::OpenChannel(_)
+        | Message::CloseChannel(_)
+        | Message::FenceNotice(_)
+        | Message::GroupReport(_)
+        | Message::GroupVerdict(_) => "what only servers say to each other",
+        _ => "this message here",
+    }
+}

@@ -1,0 +1,406 @@
+//! One executor's session: what it has open, and how its frames reach the right place.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Instant;
+
+use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, SlotRef};
+use shuffle_protocol::control::{self, control::Message};
+use shuffle_protocol::frame::{Arena, DataHead, Frame, ReleaseEntry};
+use shuffle_protocol::session::{Keepalive, KeepaliveAction};
+use shuffle_protocol::{GateId, JobId, ShuffleError, StreamId, WriterId, error::ErrorKind};
+
+use super::GateNo;
+use crate::node::{ChannelNo, Holder, Landing, Node, Output, SessionId, SessionInfo, Sink, Timer};
+use crate::partition::PartitionNo;
+
+/// What one poll may give a driver at most; the rest comes with the next.
+const BATCH: usize = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SessionState {
+    Open,
+    /// The connection is gone, the process is not: what it holds stays quarantined.
+    Lingering,
+}
+
+/// What one executor has open here.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub(crate) info: SessionInfo,
+    pub(crate) sink: Sink,
+    pub(crate) writers: BTreeMap<WriterId, PartitionNo>,
+    /// Writers that failed, until the executor says that it knows.
+    pub(crate) failed_writers: BTreeMap<WriterId, ShuffleError>,
+    pub(crate) gates: BTreeMap<GateId, GateNo>,
+    pub(crate) channels: BTreeMap<StreamId, ChannelNo>,
+    /// Subpartitions whose limit was raised since the writer was last told.
+    pub(crate) raised: VecDeque<(PartitionNo, u32)>,
+    /// Requests that wait for buffers.
+    pub(crate) waiting_requests: u32,
+    keepalive: Option<Keepalive>,
+    state: SessionState,
+}
+
+impl Session {
+    pub(crate) fn is_open(&self) -> bool {
+        self.state == SessionState::Open
+    }
+}
+
+impl<B: Backing> Node<B> {
+    /// An executor has passed the handshake.
+    ///
+    /// # Errors
+    /// Where the job's arenas can't be made, or the node drains.
+    pub fn handle_session_opened(&mut self, now: Instant, info: SessionInfo) -> Result<SessionId, ShuffleError> {
+        let job = info.job;
+        self.enter_job(job)?.sessions += 1;
+        let keepalive = info
+            .inline
+            .then(|| Keepalive::new(self.config.keepalive_interval, self.config.dead_peer_after, now));
+        let timeout = keepalive.as_ref().map(Keepalive::poll_timeout);
+        let id = self.sessions.insert(Session {
+            info,
+            sink: Sink::default(),
+            writers: BTreeMap::new(),
+            failed_writers: BTreeMap::new(),
+            gates: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            raised: VecDeque::new(),
+            waiting_requests: 0,
+            keepalive,
+            state: SessionState::Open,
+        });
+        if let Some(at) = timeout {
+            self.timers.set(at, Timer::Session(id));
+        }
+        Ok(id)
+    }
+
+    /// A frame from an executor.
+    ///
+    /// # Errors
+    /// The executor broke the protocol: say so and close the session.
+    pub fn handle_session_frame(&mut self, now: Instant, id: SessionId, frame: Frame) -> Result<(), ShuffleError> {
+        let job = self.open_session(id)?.info.job;
+        if let Some(keepalive) = self.sessions.get_mut(id).and_then(|session| session.keepalive.as_mut()) {
+            keepalive.handle_received(now);
+        }
+        let outcome = self.dispatch_session_frame(now, id, job, frame);
+        if outcome.is_err() {
+            self.counters.refused += 1;
+        }
+        self.settle(now);
+        outcome.map_err(|error| error.job(job))
+    }
+
+    fn dispatch_session_frame(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        job: JobId,
+        frame: Frame,
+    ) -> Result<(), ShuffleError> {
+        match frame {
+            Frame::Control(message) => return self.handle_request(now, id, *message),
+            Frame::Slots(batch) => {
+                for entry in batch.iter() {
+                    self.hand_over(id, job, &entry)?;
+                }
+            }
+            Frame::Release(batch) => {
+                for entry in batch.iter() {
+                    self.handle_release(id, job, entry)?;
+                }
+            }
+            Frame::Ack(batch) => {
+                for entry in batch.iter() {
+                    self.handle_reader_ack(now, id, entry.stream, entry.number)?;
+                }
+            }
+            Frame::Demand(batch) => {
+                for entry in batch.iter() {
+                    self.handle_demand(id, WriterId::from(entry.stream), entry.number);
+                }
+            }
+            Frame::Ping(nonce) => {
+                if let Some(session) = self.sessions.get_mut(id) {
+                    session.sink.out.push_back(Output::Pong(nonce));
+                }
+                self.wake_session(id);
+            }
+            Frame::Pong(_) => {}
+            Frame::Credit(_) | Frame::Backlog(_) | Frame::Grant(_) | Frame::End(_) => {
+                return Err(protocol(
+                    "an executor does not send credit, backlog, grant or end frames",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// The head of a buffer that an executor without a mapping hands over; its payload follows.
+    ///
+    /// # Errors
+    /// The slot is not granted to this session.
+    pub fn handle_session_data_head(
+        &mut self,
+        now: Instant,
+        id: SessionId,
+        head: &DataHead,
+    ) -> Result<Landing, ShuffleError> {
+        let session = self.open_session(id)?;
+        if !session.info.inline {
+            return Err(protocol("a session over shared memory does not send payload"));
+        }
+        let job = session.info.job;
+        if let Some(keepalive) = self.sessions.get_mut(id).and_then(|session| session.keepalive.as_mut()) {
+            keepalive.handle_received(now);
+        }
+        let mut entries = head.slots.iter();
+        let (Some(entry), None) = (entries.next(), entries.next()) else {
+            return Err(protocol("a hand-over with payload names one buffer"));
+        };
+        if entry.offset != 0 || entry.length > self.config.buffer_bytes {
+            return Err(protocol(
+                "the payload of a hand-over starts at the buffer's first byte and fits it",
+            ));
+        }
+        match self.holder(job, ArenaKind::Write, entry.slot) {
+            Holder::Quarantine(holder) if holder == id => {}
+            Holder::Writer(no) if self.partitions.get(no).is_some_and(|partition| partition.session == id) => {}
+            _ => return Err(protocol(format!("slot {} is not granted to this session", entry.slot))),
+        }
+        Ok(Landing::Slot(Self::write_slot(job, entry.slot)))
+    }
+
+    /// The payload of that buffer is complete.
+    ///
+    /// # Errors
+    /// As [`Node::handle_session_frame`].
+    pub fn handle_session_data(&mut self, now: Instant, id: SessionId, head: &DataHead) -> Result<(), ShuffleError> {
+        let job = self.open_session(id)?.info.job;
+        for entry in head.slots.iter() {
+            self.hand_over(id, job, &entry)?;
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    /// The session's connection is gone. Where its process lives on, what that holds is quarantined until
+    /// [`Node::handle_process_exited`].
+    pub fn handle_session_closed(&mut self, now: Instant, id: SessionId, process_alive: bool) {
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_open()) else {
+            return;
+        };
+        session.state = SessionState::Lingering;
+        session.sink = Sink::default();
+        session.raised.clear();
+        let name = session.info.name.clone();
+        let job = session.info.job;
+        let writers: Vec<_> = session.writers.values().copied().collect();
+        let gates: Vec<_> = session.gates.values().copied().collect();
+        self.pending.retain(|pending| pending.session != id);
+        let cause = ShuffleError::new(
+            ErrorKind::ExecutorDied,
+            format!("executor {name} closed its session with work unfinished"),
+        )
+        .job(job)
+        .node(&self.config.address);
+        for partition in writers {
+            let located = self
+                .partitions
+                .get(partition)
+                .map_or(cause.clone(), |p| cause.clone().partition(p.id));
+            self.fail_partition(now, partition, located);
+        }
+        for gate in gates {
+            self.lose_gate(now, gate, &cause);
+        }
+        if process_alive {
+            self.quarantine_views(id, job, |_| true);
+        } else {
+            self.bury(now, id, job);
+        }
+        self.settle(now);
+    }
+
+    /// The process behind a closed session has exited: whatever it still held comes home.
+    pub fn handle_process_exited(&mut self, now: Instant, id: SessionId) {
+        let Some(session) = self.sessions.get(id) else { return };
+        let job = session.info.job;
+        if session.is_open() {
+            self.handle_session_closed(now, id, false);
+        } else {
+            self.bury(now, id, job);
+            self.settle(now);
+        }
+    }
+
+    fn bury(&mut self, now: Instant, id: SessionId, job: JobId) {
+        let held: Vec<_> = self.slots_of(job, |holder| match holder {
+            Holder::View(session, _) | Holder::Quarantine(session) => session == id,
+            _ => false,
+        });
+        for (slot, holder) in held {
+            let from = if matches!(holder, Holder::View(..)) {
+                BufferState::Viewed
+            } else {
+                BufferState::Quarantined
+            };
+            self.send_home(slot, from);
+        }
+        self.sessions.remove(id);
+        if let Some(of) = self.jobs.get_mut(&job) {
+            of.sessions -= 1;
+        }
+        self.retire_job_if_idle(now, job);
+    }
+
+    /// Turns this session's views, of the channels that are named, into quarantined slots.
+    pub(crate) fn quarantine_views(&mut self, id: SessionId, job: JobId, of: impl Fn(ChannelNo) -> bool) {
+        let views: Vec<_> = self.slots_of(
+            job,
+            |holder| matches!(holder, Holder::View(session, channel) if session == id && of(channel)),
+        );
+        for (slot, _) in views {
+            self.quarantine(slot, id);
+        }
+    }
+
+    pub(crate) fn slots_of(&self, job: JobId, wanted: impl Fn(Holder) -> bool) -> Vec<(SlotRef, Holder)> {
+        let Some(of) = self.jobs.get(&job) else {
+            return Vec::new();
+        };
+        let key = JobKey(job.value());
+        of.holders
+            .held()
+            .filter(|(_, _, holder)| wanted(*holder))
+            .map(|(arena, slot, holder)| (SlotRef { job: key, arena, slot }, holder))
+            .collect()
+    }
+
+    fn handle_release(&mut self, id: SessionId, job: JobId, entry: ReleaseEntry) -> Result<(), ShuffleError> {
+        let arena = match entry.arena {
+            Arena::Write => ArenaKind::Write,
+            Arena::Read => ArenaKind::Read,
+        };
+        let slot = SlotRef {
+            job: JobKey(job.value()),
+            arena,
+            slot: entry.slot,
+        };
+        match self.holder(job, arena, entry.slot) {
+            Holder::View(session, channel) if session == id => {
+                self.send_home(slot, BufferState::Viewed);
+                self.handle_view_dropped(channel)
+            }
+            Holder::Quarantine(session) if session == id => {
+                self.send_home(slot, BufferState::Quarantined);
+                Ok(())
+            }
+            Holder::Writer(no) if self.partitions.get(no).is_some_and(|partition| partition.session == id) => {
+                self.send_home(slot, BufferState::Granted);
+                Ok(())
+            }
+            _ => Err(protocol(format!(
+                "slot {} of the {:?} arena is not held by this session",
+                entry.slot, entry.arena
+            ))),
+        }
+    }
+
+    /// Appends what the session is to be sent, in order. True: there is more.
+    pub fn poll_session(&mut self, now: Instant, id: SessionId, out: &mut Vec<Output>) -> bool {
+        let start = out.len();
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        session.sink.woken = false;
+        let inline = session.info.inline;
+        let take = session.sink.out.len().min(BATCH);
+        out.extend(session.sink.out.drain(..take));
+        while out.len() - start < BATCH {
+            let Some(raised) = self.poll_raised(id) else { break };
+            out.push(raised);
+        }
+        while out.len() - start < BATCH {
+            let Some(no) = self
+                .sessions
+                .get_mut(id)
+                .and_then(|session| session.sink.ready.pop_front())
+            else {
+                break;
+            };
+            self.pull_outlet(no, out);
+        }
+        if inline {
+            for output in &out[start..] {
+                if let Output::Slot { slot, .. } = output {
+                    self.pool.pin(*slot);
+                }
+            }
+        }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return false;
+        };
+        if let Some(keepalive) = session.keepalive.as_mut()
+            && out.len() > start
+        {
+            keepalive.handle_sent(now);
+        }
+        let more = !session.sink.out.is_empty() || !session.raised.is_empty() || !session.sink.ready.is_empty();
+        session.sink.woken = more;
+        more
+    }
+
+    /// Pings an executor on the other side of a network, or gives it up.
+    pub(crate) fn check_session(&mut self, now: Instant, id: SessionId) {
+        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_open()) else {
+            return;
+        };
+        let Some(keepalive) = session.keepalive.as_mut() else {
+            return;
+        };
+        match keepalive.poll(now) {
+            KeepaliveAction::Nothing => {}
+            KeepaliveAction::SendPing => {
+                session.sink.out.push_back(Output::Ping(0));
+                keepalive.handle_sent(now);
+            }
+            KeepaliveAction::Dead { silent_for } => {
+                let error = ShuffleError::new(ErrorKind::PeerLost { silent_for }, "the executor is silent");
+                self.wakes.push_back(crate::node::Wake::CloseSession(id, error));
+                return;
+            }
+        }
+        let at = keepalive.poll_timeout();
+        self.timers.set(at, Timer::Session(id));
+        self.wake_session(id);
+    }
+
+    pub(crate) fn open_session(&self, id: SessionId) -> Result<&Session, ShuffleError> {
+        self.sessions
+            .get(id)
+            .filter(|session| session.is_open())
+            .ok_or_else(|| ShuffleError::new(ErrorKind::SessionClosed, "the session is over"))
+    }
+
+    /// Answers a request.
+    pub(crate) fn reply(&mut self, id: SessionId, request: u64, outcome: Result<(), ShuffleError>) {
+        let error = outcome.err().map(|error| control::Error::from(&error));
+        self.tell_session(
+            id,
+            Message::Reply(control::Reply {
+                request,
+                error,
+                status: None,
+            }),
+        );
+    }
+}
+
+/// What the other side may not do.
+pub(crate) fn protocol(message: impl Into<String>) -> ShuffleError {
+    ShuffleError::new(ErrorKind::Protocol, message).by(shuffle_protocol::error::Initiator::Peer)
+}

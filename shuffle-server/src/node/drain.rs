@@ -1,0 +1,67 @@
+//! Stopping: no new partitions, readers finish, and at the end everybody is told.
+
+use std::time::Instant;
+
+use buffer_pool::Backing;
+use shuffle_protocol::{ShuffleError, error::ErrorKind};
+
+use super::{Node, Wake};
+
+impl<B: Backing> Node<B> {
+    /// From now on new partitions are refused. Readers and writers that are there go on.
+    pub fn start_drain(&mut self, now: Instant) {
+        if self.draining {
+            return;
+        }
+        self.draining = true;
+        self.refuse_pending(&ShuffleError::new(
+            ErrorKind::Draining,
+            "this server is being stopped and takes no new partitions",
+        ));
+        self.settle(now);
+    }
+
+    /// Nothing is left that a stop would break.
+    pub fn is_drained(&self) -> bool {
+        self.draining && self.partitions.is_empty() && self.gates.is_empty()
+    }
+
+    /// Ends every partition and channel with this error, and every session.
+    pub fn fail_everything(&mut self, now: Instant, error: ShuffleError) {
+        let partitions: Vec<_> = self.partitions.keys().collect();
+        for no in partitions {
+            self.fail_partition(now, no, error.clone());
+        }
+        let gates: Vec<_> = self.gates.keys().collect();
+        for no in gates {
+            self.fail_gate(now, no, &error);
+        }
+        let sessions: Vec<_> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.is_open())
+            .map(|(id, _)| id)
+            .collect();
+        for id in sessions {
+            self.wakes.push_back(Wake::CloseSession(id, error.clone()));
+        }
+        let links: Vec<_> = self.links.keys().collect();
+        for id in links {
+            self.wakes.push_back(Wake::CloseLink(id, error.clone()));
+        }
+        self.settle(now);
+    }
+
+    /// Ends one job's sessions with this error: its executors took what they were not given.
+    pub fn fail_job(&mut self, job: shuffle_protocol::JobId, error: &ShuffleError) {
+        let sessions: Vec<_> = self
+            .sessions
+            .iter()
+            .filter(|(_, session)| session.is_open() && session.info.job == job)
+            .map(|(id, _)| id)
+            .collect();
+        for id in sessions {
+            self.wakes.push_back(Wake::CloseSession(id, error.clone()));
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! The books of the core, checked whole.
+
+use std::collections::HashMap;
+
+use buffer_pool::{ArenaKind, Backing};
+
+use super::{ChannelNo, Holder, Node};
+use crate::executor::GateNo;
+
+/// In debug builds every n-th step checks everything.
+const EVERY: u64 = 64;
+
+impl<B: Backing> Node<B> {
+    pub(crate) fn check_some_invariants(&mut self) {
+        if cfg!(debug_assertions) {
+            self.steps = self.steps.wrapping_add(1);
+            if self.steps.is_multiple_of(EVERY) {
+                self.check_invariants();
+            }
+        }
+    }
+
+    /// Panics where the core contradicts itself: a broken invariant stops the process, it is never clamped away.
+    pub fn check_invariants(&self) {
+        self.pool.check_invariants();
+        self.check_partitions();
+        self.check_gates();
+        self.check_holders();
+    }
+
+    fn check_partitions(&self) {
+        for (no, partition) in &self.partitions {
+            partition.check_invariants();
+            for reader in partition.readers() {
+                assert_eq!(
+                    self.partition_of(reader),
+                    Some(no),
+                    "a reader and its partition disagree"
+                );
+            }
+        }
+        for outlet in self.outlets.values() {
+            outlet.sender.check_invariants();
+        }
+        for (job, of) in &self.jobs {
+            let partitions = self
+                .partitions
+                .values()
+                .filter(|partition| partition.job == *job)
+                .count();
+            assert_eq!(of.partitions as usize, partitions);
+            let sessions = self
+                .sessions
+                .values()
+                .filter(|session| session.info.job == *job)
+                .count();
+            assert_eq!(of.sessions as usize, sessions);
+            let channels: usize = self
+                .sessions
+                .values()
+                .filter(|session| session.info.job == *job)
+                .map(|session| session.channels.len())
+                .sum();
+            assert_eq!(of.channels as usize, channels, "channels of job {job}");
+        }
+    }
+
+    fn check_gates(&self) {
+        for (no, gate) in &self.gates {
+            gate.credit.check_invariants();
+            let outstanding: u64 = gate
+                .remote
+                .iter()
+                .filter_map(|inlet| self.inlets.get(*inlet))
+                .filter(|inlet| inlet.is_open())
+                .map(|inlet| inlet.receiver.outstanding_credit() - u64::from(inlet.receiving))
+                .sum();
+            assert_eq!(
+                gate.reserved.len() as u64,
+                outstanding,
+                "gate {no:?}: reserved slots are credits outstanding"
+            );
+        }
+        for inlet in self.inlets.values() {
+            inlet.receiver.check_invariants();
+        }
+    }
+
+    fn check_holders(&self) {
+        let mut reserved: HashMap<GateNo, usize> = HashMap::new();
+        let mut viewed: HashMap<ChannelNo, u32> = HashMap::new();
+        for of in self.jobs.values() {
+            for (arena, _, holder) in of.holders.held() {
+                match holder {
+                    Holder::Writer(no) | Holder::Queue(no) => {
+                        assert!(
+                            self.partitions.contains_key(no),
+                            "a slot is held by a partition that is gone"
+                        );
+                        assert_eq!(arena, ArenaKind::Write);
+                    }
+                    Holder::Gate(no) => *reserved.entry(no).or_default() += 1,
+                    Holder::View(session, channel) => {
+                        assert!(
+                            self.sessions.contains_key(session),
+                            "a slot is viewed by a session that is gone"
+                        );
+                        *viewed.entry(channel).or_default() += 1;
+                    }
+                    Holder::Quarantine(session) => {
+                        assert!(
+                            self.sessions.contains_key(session),
+                            "a slot is quarantined for a session that is gone"
+                        );
+                    }
+                    Holder::Nobody => {}
+                }
+            }
+        }
+        for (no, gate) in &self.gates {
+            assert!(reserved.get(&no).copied().unwrap_or(0) >= gate.reserved.len());
+        }
+        for (no, inlet) in &self.inlets {
+            assert_eq!(
+                viewed.get(&ChannelNo::Remote(no)).copied().unwrap_or(0),
+                inlet.viewed,
+                "views of a remote channel"
+            );
+        }
+    }
+}

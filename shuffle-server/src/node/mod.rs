@@ -1,0 +1,305 @@
+//! The server's core: everything that is decided, and nothing that is done.
+//!
+//! ```text
+//!            handle_session_* ┌──────────────────────────────┐ handle_link_*
+//!  executors ───────────────▶ │ executor ── partition ── peer│ ◀─────────────── other servers
+//!            ◀─────────────── │          buffer pool         │ ───────────────▶
+//!             poll_session    └──────────────────────────────┘  poll_link
+//!                                ▲ handle_timeout   │ poll_wake, poll_timeout, poll_dial
+//! ```
+//!
+//! Pure: no socket, no file, no clock; payload never comes near it, only slot numbers do. Drivers in
+//! `transport` and `server` read, call, write and decide nothing; the simulator drives several of these in one
+//! thread and in virtual time.
+//!
+//! Invariants (checked after each step in debug builds, by [`Node::check_invariants`]):
+//! - every slot is in exactly one state of the pool's books and has exactly one holder;
+//! - a gate's reserved slots = the credits its channels have outstanding;
+//! - a subpartition holds at most its limit of buffers.
+
+mod api;
+mod counters;
+mod drain;
+mod groups;
+mod holders;
+mod invariants;
+mod settle;
+mod timers;
+mod wakes;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Instant;
+
+use buffer_pool::{ArenaKind, Backing, Books, BufferState, JobKey, NetworkPool, PoolId, SlotRef};
+use shuffle_protocol::{JobId, NodeAddress, ShuffleError, error::ErrorKind};
+use slotmap::SlotMap;
+
+use crate::executor::{Gate, GateNo, Session};
+use crate::partition::{Groups, Outlet, OutletNo, Partition, PartitionNo, Registry};
+use crate::peer::{Inlet, InletNo, Link, Path, PathId};
+
+pub use api::{Dial, Landing, LinkId, NodeConfig, Output, PeerInfo, Quotas, SessionId, SessionInfo, Wake};
+pub use counters::NodeCounters;
+pub(crate) use holders::{ChannelNo, Holder, Holders};
+pub(crate) use settle::{Pending, PendingKind};
+pub(crate) use timers::{Timer, Timers};
+pub(crate) use wakes::Sink;
+
+/// What a node keeps of one job.
+#[derive(Debug, Default)]
+pub(crate) struct Job {
+    pub(crate) holders: Holders,
+    /// Sessions whose process may still hold slots.
+    pub(crate) sessions: u32,
+    pub(crate) partitions: u32,
+    pub(crate) channels: u32,
+}
+
+/// Whose a local buffer pool is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum PoolOwner {
+    Writer(PartitionNo),
+    Gate(GateNo),
+}
+
+/// The core of one server. `B` is what backs the pool: memory, or nothing in a simulation.
+pub struct Node<B: Backing> {
+    pub(crate) config: NodeConfig,
+    pub(crate) pool: NetworkPool<B>,
+    pub(crate) jobs: HashMap<JobId, Job>,
+    pub(crate) sessions: SlotMap<SessionId, Session>,
+    pub(crate) gates: SlotMap<GateNo, Gate>,
+    pub(crate) partitions: SlotMap<PartitionNo, Partition>,
+    pub(crate) registry: Registry,
+    pub(crate) groups: Groups,
+    pub(crate) outlets: SlotMap<OutletNo, Outlet>,
+    pub(crate) inlets: SlotMap<InletNo, Inlet>,
+    pub(crate) paths: SlotMap<PathId, Path>,
+    pub(crate) path_ids: BTreeMap<(NodeAddress, u32), PathId>,
+    pub(crate) links: SlotMap<LinkId, Link>,
+    pub(crate) pool_owners: HashMap<PoolId, PoolOwner>,
+    pub(crate) pending: VecDeque<Pending>,
+    /// Buffers or reservations have come home since creations were last tried.
+    pub(crate) pool_changed: bool,
+    pub(crate) timers: Timers,
+    pub(crate) wakes: VecDeque<Wake>,
+    pub(crate) dials: VecDeque<PathId>,
+    pub(crate) counters: NodeCounters,
+    pub(crate) draining: bool,
+    external_gauges: Vec<(String, u64)>,
+    steps: u64,
+}
+
+impl<B: Backing> Node<B> {
+    /// A node with nothing on it yet.
+    #[must_use]
+    pub fn new(config: NodeConfig, pool: NetworkPool<B>) -> Self {
+        Self {
+            config,
+            pool,
+            jobs: HashMap::new(),
+            sessions: SlotMap::with_key(),
+            gates: SlotMap::with_key(),
+            partitions: SlotMap::with_key(),
+            registry: Registry::default(),
+            groups: Groups::default(),
+            outlets: SlotMap::with_key(),
+            inlets: SlotMap::with_key(),
+            paths: SlotMap::with_key(),
+            path_ids: BTreeMap::new(),
+            links: SlotMap::with_key(),
+            pool_owners: HashMap::new(),
+            pending: VecDeque::new(),
+            pool_changed: false,
+            timers: Timers::default(),
+            wakes: VecDeque::new(),
+            dials: VecDeque::new(),
+            counters: NodeCounters::default(),
+            draining: false,
+            external_gauges: Vec::new(),
+            steps: 0,
+        }
+    }
+
+    /// What this node was told at its start.
+    pub fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    /// The pool and its backing, for the driver that maps arenas and passes descriptors.
+    pub fn pool(&self) -> &NetworkPool<B> {
+        &self.pool
+    }
+
+    /// See [`Node::pool`].
+    pub fn pool_mut(&mut self) -> &mut NetworkPool<B> {
+        &mut self.pool
+    }
+
+    /// The books of the pool: each buffer in exactly one state.
+    pub fn books(&self) -> Books {
+        self.pool.books()
+    }
+
+    /// What has been counted since the start.
+    pub fn counters(&self) -> &NodeCounters {
+        &self.counters
+    }
+
+    /// Measured values that only a driver can know, to be told beside the counters.
+    pub fn set_external_gauges(&mut self, gauges: Vec<(String, u64)>) {
+        self.external_gauges = gauges;
+    }
+
+    /// Every counter and gauge by its metric name.
+    pub fn status(&self) -> Vec<(String, u64)> {
+        let count = |n: usize| u64::try_from(n).unwrap_or(u64::MAX);
+        let mut all: Vec<(String, u64)> = self
+            .counters
+            .named()
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), *value))
+            .collect();
+        let connected = self.paths.values().filter(|path| path.link.is_some()).count();
+        all.extend(
+            [
+                ("sessions", self.sessions.len()),
+                ("partitions", self.partitions.len()),
+                ("gates", self.gates.len()),
+                ("channels_serving", self.outlets.len()),
+                ("channels_fetching", self.inlets.len()),
+                ("peer_links", connected),
+                ("jobs", self.jobs.len()),
+                ("requests_waiting", self.pending.len()),
+            ]
+            .map(|(name, n)| (name.to_owned(), count(n))),
+        );
+        all.extend(
+            self.books()
+                .named()
+                .map(|(name, n)| (format!("buffers_{name}"), u64::from(n))),
+        );
+        all.extend(self.external_gauges.iter().cloned());
+        all
+    }
+
+    /// When [`Node::handle_timeout`] is to be called at the latest.
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Lets everything that is due happen.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(timer) = self.timers.pop(now) {
+            match timer {
+                Timer::Waiting(job, key) => self.expire_waiting(now, job, key),
+                Timer::Pending => self.expire_pending(now),
+                Timer::Path(path) => self.check_path(now, path),
+                Timer::Link(link) => self.check_link(now, link),
+                Timer::Session(session) => self.check_session(now, session),
+                Timer::Unconfirmed(path) => self.drop_unconfirmed(now, path),
+                Timer::Verdict(job, group) => self.decide_without_home(now, job, group),
+                Timer::Unread(partition) => self.expire_unread(now, partition),
+                Timer::Sweep => self.sweep(now),
+            }
+        }
+        self.settle(now);
+    }
+
+    /// The driver has written this slot's payload completely, or its connection is gone.
+    pub fn handle_written(&mut self, now: Instant, slot: SlotRef) {
+        self.pool.unpin(slot);
+        self.settle(now);
+    }
+
+    pub(crate) fn holder(&self, job: JobId, arena: ArenaKind, slot: u32) -> Holder {
+        self.jobs
+            .get(&job)
+            .map_or(Holder::Nobody, |of| of.holders.get(arena, slot))
+    }
+
+    pub(crate) fn set_holder(&mut self, slot: SlotRef, holder: Holder) {
+        let job = JobId::new(slot.job.0);
+        if let Some(of) = self.jobs.get_mut(&job) {
+            of.holders.set(slot.arena, slot.slot, holder);
+        }
+    }
+
+    /// The slot has no holder any more and goes home.
+    pub(crate) fn send_home(&mut self, slot: SlotRef, from: BufferState) {
+        self.set_holder(slot, Holder::Nobody);
+        self.pool.release(slot, from);
+        self.pool_changed = true;
+    }
+
+    pub(crate) fn quarantine(&mut self, slot: SlotRef, session: SessionId) {
+        self.set_holder(slot, Holder::Quarantine(session));
+        self.pool.quarantine(slot);
+    }
+
+    pub(crate) fn write_slot(job: JobId, slot: u32) -> SlotRef {
+        SlotRef {
+            job: JobKey(job.value()),
+            arena: ArenaKind::Write,
+            slot,
+        }
+    }
+
+    /// The job's books on this node, and its arenas, from its first session on.
+    pub(crate) fn enter_job(&mut self, job: JobId) -> Result<&mut Job, ShuffleError> {
+        if !self.jobs.contains_key(&job) {
+            self.pool
+                .add_job(JobKey(job.value()))
+                .map_err(|error| pool_error(&error).job(job))?;
+            self.jobs.insert(job, Job::default());
+        }
+        self.jobs
+            .get_mut(&job)
+            .ok_or_else(|| ShuffleError::new(ErrorKind::Unknown, "the job is not on this node").job(job))
+    }
+
+    /// Gives the job's memory back once nobody on this node can need it.
+    pub(crate) fn retire_job_if_idle(&mut self, now: Instant, job: JobId) {
+        let idle = self
+            .jobs
+            .get(&job)
+            .is_some_and(|of| of.sessions == 0 && of.partitions == 0 && of.channels == 0);
+        if idle {
+            self.jobs.remove(&job);
+            self.groups.forget_job(job);
+            self.pool
+                .retire_job(JobKey(job.value()))
+                .expect("invariant: a job of the core is a job of the pool");
+            self.pool_changed = true;
+            self.timers.set(now + self.config.unread_expiry, Timer::Sweep);
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) {
+        self.registry.sweep(now, self.config.unread_expiry);
+    }
+}
+
+/// A refusal of the pool as the caller sees it.
+pub(crate) fn pool_error(error: &buffer_pool::PoolError) -> ShuffleError {
+    match error {
+        buffer_pool::PoolError::Insufficient {
+            need,
+            available,
+            total,
+            holders,
+        } => {
+            let holders = holders.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+            ShuffleError::new(
+                ErrorKind::InsufficientBuffers {
+                    need: *need,
+                    available: *available,
+                    total: *total,
+                    holders,
+                },
+                "ask for fewer buffers, let others finish, or give the server a larger pool",
+            )
+        }
+        other => ShuffleError::new(ErrorKind::Io, other.to_string()),
+    }
+}

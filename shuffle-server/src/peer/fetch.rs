@@ -1,0 +1,532 @@
+//! We asking other nodes: channels from their partitions to our readers.
+//!
+//! ```text
+//!   slots of a gate:   pool ──lend──▶ reserved ──head──▶ receiving ──payload──▶ viewed ──release──▶ pool
+//!   what the peer is told:  credit (raised by lend)        ack (raised by the reader's check)
+//! ```
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, SlotRef};
+use shuffle_protocol::control::{self, control::Message};
+use shuffle_protocol::frame::{Arena, DataHead, EndEntry, NumberEntry, SlotEntry};
+use shuffle_protocol::stream::{Arrival, Receiver};
+use shuffle_protocol::{
+    JobId, NodeAddress, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionIndex, SubpartitionRange,
+    error::ErrorKind,
+};
+
+use super::{InletNo, PathId, Receiving};
+use crate::executor::{GateNo, protocol};
+use crate::node::{ChannelNo, Holder, Node, Output, SessionId};
+
+/// Which channel, of what, for whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InletPlace {
+    pub(crate) job: JobId,
+    pub(crate) id: PartitionId,
+    pub(crate) range: SubpartitionRange,
+    pub(crate) session: SessionId,
+    pub(crate) stream: StreamId,
+    pub(crate) gate: GateNo,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// To be asked for, or taken up again, on the connection that is or comes up.
+    Unannounced {
+        resume: bool,
+    },
+    Open,
+    /// All has arrived: credits are back, acknowledgements may still be due.
+    Ended,
+    /// Known to nobody any more but by the views that are out.
+    Closed,
+}
+
+/// One channel to a producer on another node.
+#[derive(Debug)]
+pub(crate) struct Inlet {
+    pub(crate) place: InletPlace,
+    pub(crate) path: PathId,
+    /// The channel's number between the two servers.
+    pub(crate) remote: StreamId,
+    pub(crate) receiver: Receiver,
+    /// Stands in its path's list.
+    pub(crate) listed: bool,
+    /// A buffer of its is on its way into its slot.
+    pub(crate) receiving: bool,
+    /// Views that its reader has not dropped.
+    pub(crate) viewed: u32,
+    /// Its place in the gate's credit.
+    index: usize,
+    stage: Stage,
+    deadline: Instant,
+}
+
+impl Inlet {
+    /// May still receive.
+    pub(crate) fn is_open(&self) -> bool {
+        self.stage != Stage::Closed && !self.receiver.is_finished()
+    }
+
+    pub(crate) fn handle_disconnected(&mut self) {
+        self.listed = false;
+        self.receiver.handle_disconnected();
+        match self.stage {
+            Stage::Open | Stage::Ended => self.stage = Stage::Unannounced { resume: true },
+            Stage::Unannounced { .. } | Stage::Closed => {}
+        }
+    }
+
+    fn locate(&self, error: ShuffleError) -> ShuffleError {
+        let error = error.job(self.place.job).partition(self.place.id);
+        let range = self.place.range;
+        if range.count == 1 {
+            error.subpartition(SubpartitionIndex::new(range.first))
+        } else {
+            error
+        }
+    }
+}
+
+impl<B: Backing> Node<B> {
+    /// Opens a channel to another node, or refuses it at once where that node was given up a moment ago.
+    pub(crate) fn open_inlet(&mut self, now: Instant, place: InletPlace, node: &NodeAddress, deadline: Instant) {
+        let stripe = (place.id.index ^ place.range.first) % self.config.stripes.max(1);
+        let path_id = self.path_to(node, stripe);
+        let Some(gate) = self.gates.get_mut(place.gate) else {
+            return;
+        };
+        let index = gate.credit.add_channel();
+        let Some(path) = self.paths.get_mut(path_id) else {
+            return;
+        };
+        let suspect = path.suspect.clone();
+        let remote = path.free_stream();
+        let no = self.inlets.insert(Inlet {
+            place,
+            path: path_id,
+            remote,
+            receiver: Receiver::new(0),
+            listed: false,
+            receiving: false,
+            viewed: 0,
+            index,
+            stage: Stage::Unannounced { resume: false },
+            deadline,
+        });
+        if gate.remote.len() <= index {
+            gate.remote.resize(index + 1, no);
+        }
+        gate.remote[index] = no;
+        path.inlets.insert(remote, no);
+        if let Some(session) = self.sessions.get_mut(place.session) {
+            session.channels.insert(place.stream, ChannelNo::Remote(no));
+        }
+        self.want_link(now, path_id);
+        match suspect.filter(|(until, _)| *until > now) {
+            Some((_, error)) => self.fail_inlet(now, no, error, false),
+            None => self.list_inlet(no),
+        }
+    }
+
+    /// Lends the gate's free buffers to channels, as credits, as far as its local pool goes.
+    pub(crate) fn lend(&mut self, gate_no: GateNo) {
+        loop {
+            let Some(gate) = self.gates.get_mut(gate_no) else {
+                return;
+            };
+            let Some(pool) = gate.pool else { return };
+            if !gate.credit.wants_buffer() {
+                return;
+            }
+            let Some(slot) = self.pool.take(pool) else { return };
+            let Some(index) = gate.credit.poll_assign() else {
+                return self.send_home(slot, BufferState::Granted);
+            };
+            let inlet = gate.remote[index];
+            gate.reserved.push(slot.slot);
+            self.pool.transition(slot, BufferState::Granted, BufferState::Reserved);
+            self.set_holder(slot, Holder::Gate(gate_no));
+            if let Some(of) = self.inlets.get_mut(inlet) {
+                of.receiver.add_credit(1);
+            }
+            self.list_inlet(inlet);
+        }
+    }
+
+    /// Puts an inlet on its path's list of those with something to tell.
+    pub(crate) fn list_inlet(&mut self, no: InletNo) {
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        let path_id = inlet.path;
+        let Some(path) = self.paths.get_mut(path_id) else {
+            return;
+        };
+        if inlet.listed || inlet.stage == Stage::Closed || path.link.is_none() {
+            return;
+        }
+        inlet.listed = true;
+        path.dirty.push_back(no);
+        self.wake_path(path_id);
+    }
+
+    /// Tells the peer what is new of a channel.
+    pub(crate) fn state_inlet(&mut self, now: Instant, no: InletNo, out: &mut Vec<Output>) {
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        inlet.listed = false;
+        let stream = inlet.remote;
+        let number = |number: u64| NumberEntry {
+            stream,
+            subpartition: SubpartitionIndex::new(0),
+            number,
+        };
+        if let Stage::Unannounced { resume } = inlet.stage {
+            let point = inlet.receiver.resume_point();
+            let place = inlet.place;
+            inlet.stage = if inlet.receiver.is_finished() {
+                Stage::Ended
+            } else {
+                Stage::Open
+            };
+            // The request itself states both numbers.
+            inlet.receiver.poll_credit();
+            inlet.receiver.poll_ack();
+            let group = self
+                .gates
+                .get(place.gate)
+                .and_then(|gate| gate.group.as_ref())
+                .map(Into::into);
+            out.push(Output::Control(Box::new(Message::OpenChannel(control::OpenChannel {
+                stream: stream.value(),
+                job: place.job.value(),
+                partition: Some(place.id.into()),
+                range: Some(place.range.into()),
+                credit: point.credit,
+                acknowledged: point.acknowledged.value(),
+                received: point.received.value(),
+                resume,
+                group,
+                timeout_ms: u32::try_from(inlet.deadline.saturating_duration_since(now).as_millis())
+                    .unwrap_or(u32::MAX)
+                    .max(1),
+            }))));
+        } else {
+            if let Some(limit) = inlet.receiver.poll_credit().filter(|_| inlet.stage == Stage::Open) {
+                out.push(Output::Credit(number(limit)));
+            }
+            if let Some(below) = inlet.receiver.poll_ack() {
+                out.push(Output::Ack(number(below.value())));
+            }
+        }
+        if inlet.stage == Stage::Ended && inlet.receiver.is_settled() {
+            self.close_inlet(no);
+        }
+    }
+
+    /// Where the payload of an arriving buffer goes; `None`: nobody wants it.
+    pub(crate) fn land(&mut self, path: PathId, head: &DataHead) -> Result<Option<Receiving>, ShuffleError> {
+        if head.slots.len() != 1 {
+            return Err(protocol("frames of several slices were not agreed on"));
+        }
+        let Some(no) = self.inlet_of(path, head.stream) else {
+            self.counters.buffers_unwanted += 1;
+            return Ok(None);
+        };
+        if head.payload_bytes > self.config.buffer_bytes {
+            return Err(protocol(format!(
+                "a payload of {} bytes does not fit a buffer",
+                head.payload_bytes
+            )));
+        }
+        let Some(inlet) = self.inlets.get_mut(no) else {
+            return Ok(None);
+        };
+        match inlet.receiver.expects(head.sequence).map_err(ShuffleError::from)? {
+            Arrival::Duplicate => {
+                self.counters.buffers_unwanted += 1;
+                Ok(None)
+            }
+            Arrival::Accept => {
+                let (gate_no, job) = (inlet.place.gate, inlet.place.job);
+                let gate = self
+                    .gates
+                    .get_mut(gate_no)
+                    .expect("invariant: an open inlet has its gate");
+                let slot = gate.reserved.pop().expect("invariant: a credit is a reserved slot");
+                let slot = SlotRef {
+                    job: JobKey(job.value()),
+                    arena: ArenaKind::Read,
+                    slot,
+                };
+                self.pool
+                    .transition(slot, BufferState::Reserved, BufferState::Receiving);
+                if let Some(inlet) = self.inlets.get_mut(no) {
+                    inlet.receiving = true;
+                }
+                Ok(Some(Receiving { slot, inlet: no }))
+            }
+        }
+    }
+
+    /// A buffer is complete: its descriptor goes to the reader.
+    pub(crate) fn deliver(&mut self, receiving: Receiving, head: &DataHead) -> Result<(), ShuffleError> {
+        let Receiving { slot, inlet: no } = receiving;
+        if let Some(inlet) = self.inlets.get_mut(no) {
+            inlet.receiving = false;
+        }
+        let wanted = self.inlets.get_mut(no).filter(|inlet| inlet.is_open());
+        let (Some(inlet), Some(entry)) = (wanted, head.slots.iter().next()) else {
+            self.counters.buffers_unwanted += 1;
+            self.send_home(slot, BufferState::Receiving);
+            return Ok(());
+        };
+        inlet
+            .receiver
+            .handle_buffer(head.sequence)
+            .map_err(ShuffleError::from)?;
+        inlet.viewed += 1;
+        let (place, index) = (inlet.place, inlet.index);
+        self.counters.buffers_received += 1;
+        self.counters.bytes_received += u64::from(head.payload_bytes);
+        self.pool.transition(slot, BufferState::Receiving, BufferState::Viewed);
+        self.set_holder(slot, Holder::View(place.session, ChannelNo::Remote(no)));
+        if let Some(session) = self.sessions.get_mut(place.session) {
+            let entry = SlotEntry {
+                stream: place.stream,
+                slot: slot.slot,
+                offset: 0,
+                arena: Arena::Read,
+                ..entry
+            };
+            session.sink.out.push_back(Output::Slot { entry, slot });
+        }
+        self.wake_session(place.session);
+        if let Some(gate) = self.gates.get_mut(place.gate) {
+            gate.credit.handle_buffer(index, entry.backlog);
+            self.lend(place.gate);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn handle_peer_end(&mut self, path: PathId, entry: EndEntry) -> Result<(), ShuffleError> {
+        let Some(no) = self.inlet_of(path, entry.stream) else {
+            return Ok(());
+        };
+        let Some(inlet) = self.inlets.get_mut(no) else {
+            return Ok(());
+        };
+        if inlet
+            .receiver
+            .handle_end(entry.sequence, entry.last)
+            .map_err(ShuffleError::from)?
+            == Arrival::Duplicate
+        {
+            return Ok(());
+        }
+        let place = inlet.place;
+        if entry.last {
+            inlet.stage = Stage::Ended;
+            self.return_credits(no);
+        }
+        if let Some(session) = self.sessions.get_mut(place.session) {
+            session.sink.out.push_back(Output::End(EndEntry {
+                stream: place.stream,
+                ..entry
+            }));
+        }
+        self.wake_session(place.session);
+        Ok(())
+    }
+
+    pub(crate) fn handle_peer_backlog(&mut self, path: PathId, stream: StreamId, waiting: u64) {
+        let Some(no) = self.inlet_of(path, stream) else { return };
+        let Some(inlet) = self.inlets.get(no) else { return };
+        self.note_backlog(
+            inlet.place.gate,
+            inlet.index,
+            u32::try_from(waiting).unwrap_or(u32::MAX),
+        );
+    }
+
+    fn note_backlog(&mut self, gate_no: GateNo, index: usize, waiting: u32) {
+        if let Some(gate) = self.gates.get_mut(gate_no) {
+            gate.credit.handle_backlog(index, waiting);
+            self.lend(gate_no);
+        }
+    }
+
+    /// The reader has checked everything below.
+    pub(crate) fn ack_inlet(&mut self, no: InletNo, below: Sequence) -> Result<(), ShuffleError> {
+        if let Some(inlet) = self.inlets.get_mut(no) {
+            inlet.receiver.handle_checked(below).map_err(ShuffleError::from)?;
+            self.list_inlet(no);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn handle_inlet_view_dropped(&mut self, no: InletNo) {
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        inlet.viewed = inlet.viewed.checked_sub(1).expect("invariant: a dropped view was out");
+        let (gate_no, index) = (inlet.place.gate, inlet.index);
+        let gone = inlet.stage == Stage::Closed && inlet.viewed == 0;
+        if let Some(gate) = self.gates.get_mut(gate_no) {
+            gate.credit.handle_release(index);
+        }
+        if gone {
+            self.inlets.remove(no);
+        }
+        self.lend(gate_no);
+    }
+
+    /// The producing side has closed the channel.
+    pub(crate) fn handle_producer_closed(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        stream: StreamId,
+        error: Option<ShuffleError>,
+    ) {
+        if let Some(no) = self.inlet_of(path, stream) {
+            let error = error.unwrap_or_else(|| {
+                ShuffleError::new(
+                    ErrorKind::Cancelled,
+                    "the producing node closed the channel without a reason",
+                )
+            });
+            self.fail_inlet(now, no, error, false);
+        }
+    }
+
+    /// Ends a channel with an error that its reader is told.
+    pub(crate) fn fail_inlet(&mut self, now: Instant, no: InletNo, error: ShuffleError, tell_peer: bool) {
+        let Some(inlet) = self.inlets.get(no).filter(|inlet| inlet.stage != Stage::Closed) else {
+            return;
+        };
+        let place = inlet.place;
+        let node = self.paths.get(inlet.path).map(|path| path.node.clone());
+        let error = inlet.locate(error);
+        let error = match node {
+            Some(node) => error.node(&node),
+            None => error,
+        };
+        let group = self.gates.get(place.gate).and_then(|gate| gate.group.clone());
+        if tell_peer {
+            self.tell_peer_closed(no);
+        }
+        self.close_inlet(no);
+        self.report_channel(now, place.session, place.stream, place.job, group.as_ref(), error);
+    }
+
+    /// The reader wants no more. Its views have been quarantined.
+    pub(crate) fn drop_inlet(&mut self, no: InletNo) {
+        self.tell_peer_closed(no);
+        if let Some(inlet) = self.inlets.get_mut(no) {
+            let (views, gate_no, index) = (std::mem::take(&mut inlet.viewed), inlet.place.gate, inlet.index);
+            if let Some(gate) = self.gates.get_mut(gate_no) {
+                for _ in 0..views {
+                    gate.credit.handle_release(index);
+                }
+            }
+        }
+        self.close_inlet(no);
+    }
+
+    fn tell_peer_closed(&mut self, no: InletNo) {
+        let Some(inlet) = self.inlets.get(no) else { return };
+        if inlet.stage != Stage::Closed && inlet.stage != (Stage::Unannounced { resume: false }) {
+            let close = control::CloseChannel {
+                stream: inlet.remote.value(),
+                error: None,
+                by_producer: false,
+            };
+            self.tell_path(inlet.path, Message::CloseChannel(close));
+        }
+    }
+
+    /// Takes a channel off its path, its session and its gate's credit; it stays only for views that are out.
+    fn close_inlet(&mut self, no: InletNo) {
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        if inlet.stage == Stage::Closed {
+            return;
+        }
+        let was_open = inlet.is_open();
+        if was_open {
+            self.return_credits(no);
+        }
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        inlet.stage = Stage::Closed;
+        let (place, path, remote, viewed) = (inlet.place, inlet.path, inlet.remote, inlet.viewed);
+        if let Some(path) = self.paths.get_mut(path) {
+            path.inlets.remove(&remote);
+        }
+        if let Some(session) = self.sessions.get_mut(place.session)
+            && session.channels.get(&place.stream) == Some(&ChannelNo::Remote(no))
+        {
+            session.channels.remove(&place.stream);
+        }
+        self.leave_channel(place.job);
+        if viewed == 0 {
+            self.inlets.remove(no);
+        }
+    }
+
+    /// The credits that a channel has and will not use go home, and to the gate's others.
+    fn return_credits(&mut self, no: InletNo) {
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        let (place, index) = (inlet.place, inlet.index);
+        let outstanding = if inlet.receiver.is_finished() {
+            inlet.receiver.reclaim_credit()
+        } else {
+            inlet.receiver.cancel()
+        };
+        let receiving = u64::from(inlet.receiving);
+        let Some(gate) = self.gates.get_mut(place.gate) else {
+            return;
+        };
+        gate.credit.handle_cancel(index, outstanding);
+        let keep = usize::try_from(outstanding - receiving)
+            .ok()
+            .and_then(|reserved| gate.reserved.len().checked_sub(reserved))
+            .expect("invariant: a gate has a reserved slot for each credit outstanding");
+        let home = gate.reserved.split_off(keep);
+        for slot in home {
+            self.send_home(
+                SlotRef {
+                    job: JobKey(place.job.value()),
+                    arena: ArenaKind::Read,
+                    slot,
+                },
+                BufferState::Reserved,
+            );
+        }
+        self.lend(place.gate);
+    }
+
+    /// A gate is closed: what its channels still had out is quarantined and theirs no more.
+    pub(crate) fn forget_inlets_of(&mut self, gate: GateNo, session: SessionId, job: JobId) {
+        let Some(of) = self.gates.get(gate) else { return };
+        let left: HashSet<InletNo> = of
+            .remote
+            .iter()
+            .copied()
+            .filter(|no| self.inlets.contains_key(*no))
+            .collect();
+        if left.is_empty() {
+            return;
+        }
+        self.quarantine_views(
+            session,
+            job,
+            |channel| matches!(channel, ChannelNo::Remote(no) if left.contains(&no)),
+        );
+        for no in left {
+            self.inlets.remove(no);
+        }
+    }
+
+    fn inlet_of(&self, path: PathId, stream: StreamId) -> Option<InletNo> {
+        self.paths.get(path)?.inlets.get(&stream).copied()
+    }
+}

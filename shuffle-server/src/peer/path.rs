@@ -1,0 +1,258 @@
+//! The way to another node: whether there is a connection, whether one is needed, and when to give up.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
+
+use buffer_pool::Backing;
+use shuffle_protocol::control::control::Message;
+use shuffle_protocol::{Generation, Incarnation, NodeAddress, ShuffleError, StreamId, error::ErrorKind};
+
+use super::{InletNo, PathId};
+use crate::node::{Dial, LinkId, Node, Output, Sink, Timer, Wake};
+use crate::partition::OutletNo;
+
+const FIRST_BACKOFF: Duration = Duration::from_millis(20);
+const LAST_BACKOFF: Duration = Duration::from_millis(1000);
+/// Messages that must arrive, kept until it is known that they did.
+const MAX_DURABLE: usize = 65_536;
+
+/// One other node (and stripe).
+#[derive(Debug)]
+pub(crate) struct Path {
+    pub(crate) node: NodeAddress,
+    pub(crate) stripe: u32,
+    pub(crate) link: Option<LinkId>,
+    pub(crate) sink: Sink,
+    /// Our channels there, by the number we gave them.
+    pub(crate) inlets: BTreeMap<StreamId, InletNo>,
+    /// Inlets with a credit or an acknowledgement to tell.
+    pub(crate) dirty: VecDeque<InletNo>,
+    /// Their channels here, by the number they gave them.
+    pub(crate) outlets: BTreeMap<StreamId, OutletNo>,
+    /// Which start of that server we last spoke with.
+    pub(crate) incarnation: Option<Incarnation>,
+    /// Counts the connections of this path, in the order in which they came up here.
+    pub(crate) connections: u64,
+    pub(crate) dials: u32,
+    pub(crate) dialing: bool,
+    pub(crate) next_dial: Option<Instant>,
+    backoff: Duration,
+    pub(crate) down_since: Option<Instant>,
+    pub(crate) refused_since: Option<Instant>,
+    /// What ended the last connection.
+    pub(crate) broken_by: Option<ShuffleError>,
+    /// Given up a short while ago: until then whoever asks is refused at once, while one dial tries again.
+    pub(crate) suspect: Option<(Instant, ShuffleError)>,
+    durable: VecDeque<(u64, Message)>,
+    durable_count: u64,
+    next_stream: u32,
+}
+
+impl Path {
+    fn new(node: NodeAddress, stripe: u32) -> Self {
+        Self {
+            node,
+            stripe,
+            link: None,
+            sink: Sink::default(),
+            inlets: BTreeMap::new(),
+            dirty: VecDeque::new(),
+            outlets: BTreeMap::new(),
+            incarnation: None,
+            connections: 0,
+            dials: 0,
+            dialing: false,
+            next_dial: None,
+            backoff: FIRST_BACKOFF,
+            down_since: None,
+            refused_since: None,
+            broken_by: None,
+            suspect: None,
+            durable: VecDeque::new(),
+            durable_count: 0,
+            next_stream: 0,
+        }
+    }
+
+    /// A number that none of our channels there has.
+    pub(crate) fn free_stream(&mut self) -> StreamId {
+        loop {
+            let stream = StreamId::new(self.next_stream);
+            self.next_stream = self.next_stream.wrapping_add(1);
+            if !self.inlets.contains_key(&stream) {
+                return stream;
+            }
+        }
+    }
+
+    fn needs_link(&self) -> bool {
+        !self.inlets.is_empty() || !self.durable.is_empty()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.link.is_none() && !self.dialing && !self.needs_link() && self.outlets.is_empty()
+    }
+
+    /// The other side has answered the ping that followed these.
+    pub(crate) fn handle_pong(&mut self, nonce: u64) {
+        while self.durable.front().is_some_and(|(count, _)| *count <= nonce) {
+            self.durable.pop_front();
+        }
+    }
+
+    /// Says again, on a new connection, what may not have arrived.
+    pub(crate) fn restate_durable(&mut self) {
+        for (_, message) in &self.durable {
+            self.sink.out.push_back(Output::Control(Box::new(message.clone())));
+        }
+        if !self.durable.is_empty() {
+            self.sink.out.push_back(Output::Ping(self.durable_count));
+        }
+    }
+}
+
+impl<B: Backing> Node<B> {
+    /// The path to a node, made when it is first spoken of.
+    pub(crate) fn path_to(&mut self, node: &NodeAddress, stripe: u32) -> PathId {
+        let key = (node.clone(), stripe);
+        if let Some(id) = self.path_ids.get(&key) {
+            return *id;
+        }
+        let id = self.paths.insert(Path::new(node.clone(), stripe));
+        self.path_ids.insert(key, id);
+        id
+    }
+
+    /// Sends a message that must arrive, now or as soon as there is a connection.
+    pub(crate) fn tell_node(&mut self, now: Instant, node: &NodeAddress, message: Message) {
+        let id = self.path_to(node, 0);
+        let Some(path) = self.paths.get_mut(id) else { return };
+        if path.durable.len() == MAX_DURABLE {
+            self.counters.refused += 1;
+            return;
+        }
+        path.durable_count += 1;
+        path.durable.push_back((path.durable_count, message.clone()));
+        if path.link.is_some() {
+            path.sink.out.push_back(Output::Control(Box::new(message)));
+            path.sink.out.push_back(Output::Ping(path.durable_count));
+            self.wake_path(id);
+        } else {
+            self.want_link(now, id);
+        }
+    }
+
+    /// Something needs a connection there.
+    pub(crate) fn want_link(&mut self, now: Instant, id: PathId) {
+        let Some(path) = self.paths.get_mut(id) else { return };
+        if path.link.is_some() {
+            return;
+        }
+        if path.down_since.is_none() {
+            path.down_since = Some(now);
+            path.refused_since = None;
+            path.backoff = FIRST_BACKOFF;
+            path.next_dial = Some(now);
+        }
+        self.check_path(now, id);
+    }
+
+    /// Dials, waits, or gives a peer up.
+    pub(crate) fn check_path(&mut self, now: Instant, id: PathId) {
+        let Some(path) = self.paths.get_mut(id) else { return };
+        if path.link.is_some() {
+            return;
+        }
+        if path.suspect.as_ref().is_some_and(|(until, _)| *until <= now) {
+            path.suspect = None;
+        }
+        if path.is_idle() {
+            if path.suspect.is_none() {
+                self.path_ids.remove(&(path.node.clone(), path.stripe));
+                self.paths.remove(id);
+            }
+            return;
+        }
+        let Some(down_since) = path.down_since else { return };
+        let silent_until = down_since + self.config.dead_peer_after;
+        let refused_until = path.refused_since.map(|since| since + self.config.refused_grace);
+        let until = refused_until.map_or(silent_until, |refused| refused.min(silent_until));
+        if until <= now {
+            let silent_for = now.saturating_duration_since(down_since);
+            let what = if refused_until.is_some_and(|refused| refused <= now) {
+                "its port refuses connections: the server is not running"
+            } else {
+                "no connection could be made, or no answer came"
+            };
+            let error = ShuffleError::new(ErrorKind::PeerLost { silent_for }, what).node(&path.node);
+            return self.lose_path(now, id, error);
+        }
+        let mut wait = until;
+        if path.needs_link() && !path.dialing {
+            let dial_at = path.next_dial.unwrap_or(now);
+            if dial_at <= now {
+                self.dials.push_back(id);
+                self.wakes.push_back(Wake::Dial);
+            } else {
+                wait = wait.min(dial_at);
+            }
+        }
+        self.timers.set(wait, Timer::Path(id));
+    }
+
+    pub(crate) fn start_dial(&mut self, now: Instant, id: PathId) -> Option<Dial> {
+        let path = self.paths.get_mut(id)?;
+        if path.link.is_some() || path.dialing || !path.needs_link() || path.next_dial.is_some_and(|at| at > now) {
+            return None;
+        }
+        path.dialing = true;
+        let generation = Generation::new(path.dials);
+        path.dials = path.dials.wrapping_add(1);
+        Some(Dial {
+            node: path.node.clone(),
+            stripe: path.stripe,
+            generation,
+        })
+    }
+
+    /// A dial came to nothing. `refused`: nobody listens at that port.
+    pub(crate) fn handle_dial_over(&mut self, now: Instant, dial: &Dial, error: Option<ShuffleError>, refused: bool) {
+        let Some(&id) = self.path_ids.get(&(dial.node.clone(), dial.stripe)) else {
+            return;
+        };
+        let Some(path) = self.paths.get_mut(id) else { return };
+        path.dialing = false;
+        if path.link.is_some() {
+            return;
+        }
+        path.refused_since = if refused {
+            path.refused_since.or(Some(now))
+        } else {
+            None
+        };
+        path.next_dial = Some(now + path.backoff);
+        path.backoff = (path.backoff * 2).min(LAST_BACKOFF);
+        let hopeless = error.filter(|error| {
+            matches!(
+                error.kind(),
+                ErrorKind::VersionMismatch { .. } | ErrorKind::ConfigMismatch { .. } | ErrorKind::Denied
+            )
+        });
+        match hopeless {
+            Some(error) => self.lose_path(now, id, error.node(&dial.node)),
+            None => self.check_path(now, id),
+        }
+    }
+
+    /// A dial came to nothing.
+    pub fn handle_dial_failed(&mut self, now: Instant, dial: &Dial, error: ShuffleError, refused: bool) {
+        self.handle_dial_over(now, dial, Some(error), refused);
+        self.settle(now);
+    }
+
+    pub(crate) fn forget_durable(&mut self, id: PathId) {
+        if let Some(path) = self.paths.get_mut(id) {
+            path.durable.clear();
+        }
+    }
+}

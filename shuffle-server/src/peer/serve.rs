@@ -1,0 +1,188 @@
+//! Other nodes asking us: channels from our partitions to their readers.
+
+use std::time::Instant;
+
+use buffer_pool::Backing;
+use shuffle_protocol::control::{self, control::Message, required};
+use shuffle_protocol::{
+    GroupRef, JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionRange, error::ErrorKind,
+};
+
+use super::PathId;
+use crate::executor::protocol;
+use crate::node::Node;
+use crate::partition::{Item, Outlet, OutletNo, OutletPlace, OutletState, SinkRef};
+
+impl<B: Backing> Node<B> {
+    /// A channel is asked for, or taken up again.
+    pub(crate) fn serve_open(
+        &mut self,
+        now: Instant,
+        path_id: PathId,
+        open: &control::OpenChannel,
+    ) -> Result<(), ShuffleError> {
+        let stream = StreamId::new(open.stream);
+        let job = JobId::new(open.job);
+        let id = PartitionId::from(required(open.partition, "partition")?);
+        let range = SubpartitionRange::try_from(required(open.range, "range")?)?;
+        let group = open.group.clone().map(GroupRef::try_from).transpose()?;
+        let Some(path) = self.paths.get(path_id) else {
+            return Ok(());
+        };
+        let connection = path.connections;
+        if let Some(&no) = path.outlets.get(&stream) {
+            if !open.resume {
+                return Err(protocol(format!("channel {stream} is open already")));
+            }
+            return self.resume_outlet(no, connection, open);
+        }
+        if open.resume && open.received > 0 {
+            let error = ShuffleError::new(
+                ErrorKind::ConnectionLost,
+                "this node has given the channel up since its connection broke",
+            )
+            .job(job)
+            .partition(id)
+            .node(&self.config.address);
+            let close = control::CloseChannel {
+                stream: open.stream,
+                error: Some((&error).into()),
+                by_producer: true,
+            };
+            self.tell_path(path_id, Message::CloseChannel(close));
+            return Ok(());
+        }
+        let deadline = now + self.timeout(open.timeout_ms);
+        let place = OutletPlace {
+            job,
+            id,
+            range,
+            sink: SinkRef::Path(path_id),
+            stream,
+            group: group.clone(),
+        };
+        let mut outlet = Outlet::new(place, open.credit, now, deadline)?;
+        outlet.confirmed = connection;
+        let no = self.outlets.insert(outlet);
+        if let Some(path) = self.paths.get_mut(path_id) {
+            path.outlets.insert(stream, no);
+        }
+        if let Some(group) = &group
+            && let Some(verdict) = self.groups.verdict(job, group.id).cloned()
+        {
+            self.fail_outlet(now, no, verdict);
+            return Ok(());
+        }
+        self.place_outlet(now, no);
+        Ok(())
+    }
+
+    fn resume_outlet(
+        &mut self,
+        no: OutletNo,
+        connection: u64,
+        open: &control::OpenChannel,
+    ) -> Result<(), ShuffleError> {
+        let Some(outlet) = self.outlets.get_mut(no) else {
+            return Ok(());
+        };
+        outlet.confirmed = connection;
+        let freed: Vec<Item> = outlet
+            .sender
+            .handle_resume(
+                Sequence::new(open.acknowledged),
+                Sequence::new(open.received),
+                open.credit,
+            )
+            .map_err(ShuffleError::from)?
+            .collect();
+        self.counters.channels_resumed += 1;
+        let (job, sink) = (outlet.job, outlet.sink);
+        if let OutletState::Open(partition) = outlet.state {
+            self.forget_items(partition, job, sink, freed);
+        }
+        self.list_outlet(no);
+        Ok(())
+    }
+
+    pub(crate) fn handle_peer_ack(
+        &mut self,
+        now: Instant,
+        path: PathId,
+        stream: StreamId,
+        below: u64,
+    ) -> Result<(), ShuffleError> {
+        match self.outlet_of(path, stream) {
+            Some(no) => self.ack_outlet(now, no, Sequence::new(below)),
+            None => Ok(()),
+        }
+    }
+
+    pub(crate) fn handle_peer_credit(
+        &mut self,
+        path: PathId,
+        stream: StreamId,
+        limit: u64,
+    ) -> Result<(), ShuffleError> {
+        let Some(no) = self.outlet_of(path, stream) else {
+            return Ok(());
+        };
+        if let Some(outlet) = self.outlets.get_mut(no) {
+            outlet.sender.handle_credit(limit).map_err(ShuffleError::from)?;
+        }
+        self.list_outlet(no);
+        Ok(())
+    }
+
+    /// The reader wants no more.
+    pub(crate) fn handle_reader_closed(&mut self, now: Instant, path: PathId, stream: StreamId) {
+        if let Some(no) = self.outlet_of(path, stream) {
+            self.drop_outlet(now, no);
+        }
+    }
+
+    /// The reader's node is lost.
+    pub(crate) fn lose_outlet(&mut self, now: Instant, no: OutletNo, error: &ShuffleError) {
+        let Some(outlet) = self.outlets.get(no) else { return };
+        let (job, group) = (outlet.job, outlet.group.clone());
+        let error = outlet.locate(error.clone());
+        self.drop_outlet(now, no);
+        if let Some(group) = group {
+            self.handle_member_failed(now, job, &group, error);
+        }
+    }
+
+    /// Readers that have not taken up their channels on a connection that is back for long are gone.
+    pub(crate) fn drop_unconfirmed(&mut self, now: Instant, id: PathId) {
+        let Some(path) = self.paths.get(id) else { return };
+        if path.link.is_none() {
+            return;
+        }
+        let connection = path.connections;
+        let gone: Vec<_> = path
+            .outlets
+            .values()
+            .copied()
+            .filter(|no| {
+                self.outlets
+                    .get(*no)
+                    .is_some_and(|outlet| outlet.confirmed < connection)
+            })
+            .collect();
+        for no in gone {
+            self.drop_outlet(now, no);
+        }
+    }
+
+    fn outlet_of(&self, path: PathId, stream: StreamId) -> Option<OutletNo> {
+        self.paths.get(path)?.outlets.get(&stream).copied()
+    }
+
+    /// Which partition an outlet reads, once it is there; for invariants.
+    pub(crate) fn partition_of(&self, no: OutletNo) -> Option<crate::partition::PartitionNo> {
+        match self.outlets.get(no)?.state {
+            OutletState::Open(partition) => Some(partition),
+            OutletState::Waiting { .. } => None,
+        }
+    }
+}
