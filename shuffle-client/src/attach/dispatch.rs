@@ -1,0 +1,165 @@
+//! What the server says, to whom it concerns.
+
+use std::sync::{Arc, Weak};
+
+use bytes::{Bytes, BytesMut};
+use shuffle_protocol::control::control::Message;
+use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
+use shuffle_protocol::frame::{Batch, DataHead, EndEntry, Frame, GrantEntry, NumberEntry, SlotEntry};
+use shuffle_protocol::ids::{RequestId, StreamId, WriterId};
+
+use super::shared::{Lifeline, SessionShared};
+use crate::consumer::Arrival;
+use crate::producer::release;
+
+pub(super) struct Dispatch {
+    shared: Arc<SessionShared>,
+    /// Gone once nobody is left to whom anything could concern.
+    lifeline: Weak<Lifeline>,
+}
+
+/// What a frame asks of the driver itself.
+pub(super) enum Asked {
+    Nothing,
+    /// To answer a ping.
+    Pong(u64),
+}
+
+impl Dispatch {
+    pub(super) fn new(lifeline: &Arc<Lifeline>) -> Self {
+        Self {
+            shared: lifeline.shared().clone(),
+            lifeline: Arc::downgrade(lifeline),
+        }
+    }
+
+    pub(super) fn shared(&self) -> &Arc<SessionShared> {
+        &self.shared
+    }
+
+    /// Passes a frame on. `Err`: the session ends for this reason.
+    pub(super) fn handle_frame(&self, frame: Frame) -> Result<Asked> {
+        match frame {
+            Frame::Slots(slots) => self.handle_slots(&slots)?,
+            Frame::End(ends) => self.handle_ends(&ends),
+            Frame::Grant(grants) => self.handle_grants(&grants)?,
+            Frame::Credit(limits) => self.handle_limits(&limits)?,
+            Frame::Control(message) => self.handle_message(*message)?,
+            Frame::Ping(nonce) => return Ok(Asked::Pong(nonce)),
+            // A backlog is a hint between servers, and a pong has done its work by arriving.
+            Frame::Pong(_) | Frame::Backlog(_) => {}
+            Frame::Release(_) | Frame::Ack(_) | Frame::Demand(_) => {
+                return Err(unexpected("a frame that only an executor sends"));
+            }
+        }
+        Ok(Asked::Nothing)
+    }
+
+    /// Passes on buffers whose payload came inline.
+    pub(super) fn handle_data(&self, head: &DataHead, mut payload: BytesMut) -> Result<()> {
+        for entry in head.slots.iter() {
+            let length = usize::try_from(entry.length).expect("invariant: Linux has at least 32 bits");
+            let payload = payload.split_to(length).freeze();
+            self.handle_buffer(entry, Some(payload))?;
+        }
+        Ok(())
+    }
+
+    fn handle_slots(&self, slots: &Batch<SlotEntry>) -> Result<()> {
+        slots.iter().try_for_each(|entry| self.handle_buffer(entry, None))
+    }
+
+    fn handle_buffer(&self, entry: SlotEntry, inline: Option<Bytes>) -> Result<()> {
+        let Some(lifeline) = self.lifeline.upgrade() else {
+            return Ok(());
+        };
+        let view = self.shared.memory.view(&entry, inline, lifeline)?;
+        // A channel that was cancelled meanwhile: the view is dropped, and so released.
+        self.handle_arrival(entry.stream, Arrival::Buffer(entry, view));
+        Ok(())
+    }
+
+    fn handle_ends(&self, ends: &Batch<EndEntry>) {
+        for end in ends.iter() {
+            self.handle_arrival(end.stream, Arrival::End(end));
+        }
+    }
+
+    fn handle_arrival(&self, stream: StreamId, arrival: Arrival<super::View>) {
+        let registry = self.shared.registry();
+        if let Some(route) = registry.route(stream) {
+            let (inbox, index) = (route.inbox.clone(), route.index);
+            drop(registry);
+            inbox.handle_arrival(index, arrival);
+        }
+    }
+
+    fn handle_grants(&self, grants: &Batch<GrantEntry>) -> Result<()> {
+        for grant in grants.iter() {
+            let buffer = self.shared.memory.filling(grant.slot)?;
+            let writer = self.shared.registry().writer(grant.writer).cloned();
+            match writer {
+                Some(writer) => writer.handle_grant(buffer, &self.shared.outbox),
+                // A writer that ended meanwhile.
+                None => release(grant.writer, vec![buffer], &self.shared.outbox),
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_limits(&self, limits: &Batch<NumberEntry>) -> Result<()> {
+        for limit in limits.iter() {
+            let writer = self.shared.registry().writer(limit.writer()).cloned();
+            if let Some(writer) = writer {
+                writer.handle_limit(limit.subpartition.value(), limit.number, &self.shared.outbox)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_message(&self, message: Message) -> Result<()> {
+        let error = |error: Option<shuffle_protocol::control::Error>| {
+            let unnamed = || unexpected("a failure without an error");
+            error
+                .map_or_else(unnamed, ShuffleError::from)
+                .job(self.shared.facts.job)
+        };
+        match message {
+            Message::Reply(reply) => {
+                // Nobody waits for replies to what ends something.
+                if let Some(waiting) = self.shared.registry().take_request(RequestId::new(reply.request)) {
+                    let _ = waiting.send(Ok(reply));
+                }
+            }
+            Message::WriterFailed(failed) => {
+                let writer = self.shared.registry().writer(WriterId::new(failed.writer)).cloned();
+                if let Some(writer) = writer {
+                    writer.handle_failure(error(failed.error), &self.shared.outbox);
+                }
+            }
+            Message::ChannelFailed(failed) => {
+                let stream = StreamId::new(failed.stream);
+                let registry = self.shared.registry();
+                if let Some(route) = registry.route(stream) {
+                    let (inbox, index) = (route.inbox.clone(), route.index);
+                    drop(registry);
+                    inbox.handle_failure(Some(index), error(failed.error));
+                }
+            }
+            Message::Goodbye(goodbye) => {
+                let reason = error(goodbye.reason);
+                return Err(reason.node(&self.shared.facts.node));
+            }
+            _ => {
+                return Err(unexpected(
+                    "a control message that a server does not send to an executor",
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn unexpected(message: &str) -> ShuffleError {
+    ShuffleError::new(ErrorKind::Protocol, message)
+}

@@ -1,0 +1,26 @@
+//! The session with the node's server.
+//!
+//! ```text
+//!   options -> handshake -> socket -> driver <-> dispatch -> writers, gates, requests
+//!                                       ^-- write queue <-- outbox <-- writers, gates, requests, dropped views
+//! ```
+
+mod dispatch;
+mod driver;
+mod handshake;
+mod memory;
+mod options;
+mod outbox;
+mod request;
+mod session;
+mod shared;
+mod socket;
+mod write_queue;
+
+pub use options::{AttachOptions, SOCKET_VARIABLE};
+pub use session::Session;
+
+pub(crate) use memory::{Filling, View};
+pub(crate) use outbox::Outbox;
+pub(crate) use request::{millis, notify, request};
+pub(crate) use shared::{Lifeline, SessionShared};

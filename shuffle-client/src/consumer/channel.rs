@@ -1,0 +1,222 @@
+//! One channel: its sequence, its queue, and the counts of its subpartitions. Pure.
+//!
+//! - What arrives has sequence `next`, then `next` is one more: no gap, no repeat.
+//! - Buffers queued here are at most the window of its credit.
+//! - Nothing follows the end of a subpartition in it; the channel ends when each subpartition of its range has.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
+use shuffle_protocol::frame::{EndEntry, SlotEntry};
+use shuffle_protocol::ids::{NodeAddress, PartitionId, Sequence, StreamId, SubpartitionIndex, SubpartitionRange};
+use shuffle_protocol::partition::Totals;
+
+use super::demux::{Arrival, Item};
+use super::event::EventAssembly;
+use super::record::Assembly;
+
+/// Where a channel comes from, and how many buffers of it can be here at a time.
+#[derive(Clone, Debug)]
+pub(crate) struct Source {
+    pub(crate) stream: StreamId,
+    pub(crate) node: NodeAddress,
+    pub(crate) partition: PartitionId,
+    pub(crate) range: SubpartitionRange,
+    pub(crate) window: u64,
+}
+
+/// What came so far of one subpartition.
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    came: Totals,
+    pub(crate) records: Assembly,
+    pub(crate) event: EventAssembly,
+}
+
+pub(crate) struct Channel<P> {
+    source: Source,
+    queue: VecDeque<Arrival<P>>,
+    queued_buffers: u64,
+    next: Sequence,
+    /// Subpartitions of which something has come; `None`: ended.
+    subpartitions: BTreeMap<SubpartitionIndex, Option<Progress>>,
+    ended: u32,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// More will arrive.
+    Open,
+    /// The last end has arrived.
+    LastArrived,
+    /// It has been delivered, and the end of the channel is next.
+    EndDue,
+    /// Ended or cancelled.
+    Over,
+}
+
+impl<P: AsRef<[u8]>> Channel<P> {
+    pub(crate) fn new(source: Source) -> Self {
+        Self {
+            source,
+            queue: VecDeque::new(),
+            queued_buffers: 0,
+            next: Sequence::ZERO,
+            subpartitions: BTreeMap::new(),
+            ended: 0,
+            phase: Phase::Open,
+        }
+    }
+
+    /// Puts an arrival in the queue. On a cancelled channel it is dropped.
+    pub(super) fn handle_arrival(&mut self, arrival: Arrival<P>) -> Result<()> {
+        let (sequence, subpartition) = match &arrival {
+            Arrival::Buffer(entry, _) => (entry.sequence, entry.subpartition),
+            Arrival::End(end) => (end.sequence, end.subpartition),
+        };
+        match self.phase {
+            Phase::Over => return Ok(()),
+            Phase::LastArrived | Phase::EndDue => {
+                return Err(self.broken(subpartition, "something arrived behind the end of the channel"));
+            }
+            Phase::Open => {}
+        }
+        if sequence != self.next {
+            let message = format!("sequence {sequence} arrived where {} was due", self.next);
+            return Err(self.broken(subpartition, message));
+        }
+        if !self.source.range.contains(subpartition) {
+            return Err(self.broken(subpartition, format!("the channel has {}", self.source.range)));
+        }
+        self.next = sequence
+            .next()
+            .ok_or_else(|| self.broken(subpartition, "the sequence numbers are used up"))?;
+        match &arrival {
+            Arrival::Buffer(..) => self.queued_buffers += 1,
+            Arrival::End(end) if end.last => self.phase = Phase::LastArrived,
+            Arrival::End(_) => {}
+        }
+        if self.queued_buffers > self.source.window {
+            let message = format!("more buffers arrived than the credit of {}", self.source.window);
+            return Err(self.broken(subpartition, message));
+        }
+        self.queue.push_back(arrival);
+        Ok(())
+    }
+
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queue.is_empty() || self.phase == Phase::EndDue
+    }
+
+    /// Takes the next item and proves it. `Sequence`: everything below is checked.
+    pub(super) fn poll_item(&mut self) -> Result<Option<(Item<P>, (StreamId, Sequence))>> {
+        if self.phase == Phase::EndDue {
+            self.phase = Phase::Over;
+            return Ok(Some((Item::EndOfChannel, (self.source.stream, self.next))));
+        }
+        let (item, sequence) = match self.queue.pop_front() {
+            None => return Ok(None),
+            Some(Arrival::Buffer(entry, payload)) => {
+                self.queued_buffers -= 1;
+                self.check_buffer(&entry, payload.as_ref())?;
+                (Item::Buffer(entry, payload), entry.sequence)
+            }
+            Some(Arrival::End(end)) => {
+                self.check_end(&end)?;
+                (Item::EndOfSubpartition(end.subpartition, end.totals), end.sequence)
+            }
+        };
+        let below = sequence.next().expect("invariant: checked at arrival");
+        Ok(Some((item, (self.source.stream, below))))
+    }
+
+    /// Gives the channel up. False: it was over.
+    pub(super) fn cancel(&mut self) -> bool {
+        let was_open = self.phase != Phase::Over;
+        self.phase = Phase::Over;
+        self.queue.clear();
+        self.queued_buffers = 0;
+        self.subpartitions.clear();
+        was_open
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.phase == Phase::Over
+    }
+
+    pub(crate) fn source(&self) -> &Source {
+        &self.source
+    }
+
+    /// What has come of a subpartition that has not ended.
+    pub(crate) fn progress(&mut self, subpartition: SubpartitionIndex) -> Option<&mut Progress> {
+        self.subpartitions.get_mut(&subpartition)?.as_mut()
+    }
+
+    /// Adds to an error where the channel comes from.
+    pub(crate) fn locate(&self, error: ShuffleError) -> ShuffleError {
+        error
+            .partition(self.source.partition)
+            .node(&self.source.node)
+            .stream(self.source.stream)
+    }
+
+    fn check_buffer(&mut self, entry: &SlotEntry, payload: &[u8]) -> Result<()> {
+        let got = crc32fast::hash(payload);
+        if got != entry.checksum {
+            let kind = ErrorKind::ChecksumMismatch {
+                expected: entry.checksum,
+                got,
+            };
+            let message = format!("{} bytes with sequence {}", entry.length, entry.sequence);
+            return Err(self.locate(ShuffleError::new(kind, message).subpartition(entry.subpartition)));
+        }
+        match self
+            .subpartitions
+            .entry(entry.subpartition)
+            .or_insert_with(|| Some(Progress::default()))
+        {
+            Some(progress) => {
+                progress
+                    .came
+                    .add_buffer(entry.length, entry.checksum, entry.records, entry.kind);
+                Ok(())
+            }
+            None => Err(self.broken(entry.subpartition, "a buffer behind the end of its subpartition")),
+        }
+    }
+
+    fn check_end(&mut self, end: &EndEntry) -> Result<()> {
+        let subpartition = end.subpartition;
+        let progress = match self.subpartitions.insert(subpartition, None) {
+            Some(None) => return Err(self.broken(subpartition, "a second end of its subpartition")),
+            Some(Some(progress)) => progress,
+            None => Progress::default(),
+        };
+        let counted = end.totals.verify(&progress.came);
+        counted.map_err(|error| self.locate(error.subpartition(subpartition)))?;
+        if progress.event.is_under_way() || !progress.records.is_at_boundary() {
+            return Err(self.broken(subpartition, "it ended in the middle of a record or event"));
+        }
+        self.ended += 1;
+        if end.last {
+            if self.ended != self.source.range.count {
+                let kind = ErrorKind::CountMismatch {
+                    what: "ends of subpartitions".to_owned(),
+                    expected: self.source.range.count.into(),
+                    got: self.ended.into(),
+                };
+                let message = format!("the channel ended; it has {}", self.source.range);
+                return Err(self.locate(ShuffleError::new(kind, message)));
+            }
+            self.phase = Phase::EndDue;
+            self.subpartitions.clear();
+        }
+        Ok(())
+    }
+
+    fn broken(&self, subpartition: SubpartitionIndex, message: impl Into<String>) -> ShuffleError {
+        self.locate(ShuffleError::new(ErrorKind::Protocol, message).subpartition(subpartition))
+    }
+}

@@ -1,0 +1,25 @@
+//! The consumer's side: channels into one gate, buffers into records.
+//!
+//! ```text
+//!   driver -> inbox -> demux (channel: sequence, checksum, counts) -> gate -> buffers
+//!                                                                       \---> record, event -> records
+//! ```
+
+mod channel;
+mod demux;
+mod event;
+mod gate;
+mod inbox;
+mod open;
+mod record;
+mod spec;
+
+#[cfg(test)]
+mod tests;
+
+pub use gate::{Buffer, BufferOrEvent, EndOfSubpartition, Event, Gate, GateStats, Record, RecordOrEvent};
+pub use spec::{ChannelSpec, GateSpec};
+
+pub(crate) use demux::Arrival;
+pub(crate) use inbox::Inbox;
+pub(crate) use open::open;
