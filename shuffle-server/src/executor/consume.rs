@@ -1,45 +1,20 @@
 //! Gates of our executors: opening channels, delivering from local queues, taking views back.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::HashSet;
 use std::time::Instant;
 
-use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, LocalPoolSpec};
+use buffer_pool::{ArenaKind, Backing, JobKey, LocalPoolSpec};
 use shuffle_protocol::control::{self, control::Message, required};
-use shuffle_protocol::frame::{Arena, EndEntry, NumberEntry, SlotEntry};
 use shuffle_protocol::limits::MAX_CHANNELS_PER_GATE;
 use shuffle_protocol::stream::GateCredit;
 use shuffle_protocol::{
-    GateId, GroupRef, JobId, PartitionId, PartitionKey, Sequence, ShuffleError, StreamId, SubpartitionIndex,
-    SubpartitionRange, error::ErrorKind,
+    GateId, GroupRef, JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionRange, error::ErrorKind,
 };
 
 use super::requests::limit_exceeded;
 use super::{Gate, GateNo};
-use crate::node::{ChannelNo, Holder, Node, Output, PoolOwner, SessionId, Timer, pool_error};
-use crate::partition::{
-    Item, Lookup, MemberRef, Outlet, OutletNo, OutletPlace, OutletState, PartitionNo, Pull, SinkRef, locate,
-};
-
-/// Buffers that one channel sends before the next has its turn.
-const TURN: u32 = 8;
-
-/// What is left of an outlet when it has been taken away.
-struct ClosedOutlet {
-    job: JobId,
-    id: PartitionId,
-    range: SubpartitionRange,
-    sink: SinkRef,
-    stream: StreamId,
-    group: Option<GroupRef>,
-    partition: Option<PartitionNo>,
-}
-
-impl ClosedOutlet {
-    /// An error with everything that is known of this channel.
-    fn locate(&self, error: ShuffleError) -> ShuffleError {
-        locate(error, self.job, self.id, self.range)
-    }
-}
+use crate::node::{ChannelNo, Node, PoolOwner, SessionId, pool_error};
+use crate::partition::{MemberRef, Outlet, OutletPlace, SinkRef};
 
 impl<B: Backing> Node<B> {
     /// Opens a gate: reserves its receive buffers, then asks for every channel.
@@ -204,163 +179,6 @@ impl<B: Backing> Node<B> {
         Ok(())
     }
 
-    /// Connects an outlet with its partition, or lets it wait for it, or refuses it.
-    pub(crate) fn place_outlet(&mut self, now: Instant, no: OutletNo) {
-        let Some(outlet) = self.outlets.get(no) else { return };
-        let (job, id, range) = (outlet.job, outlet.id, outlet.range);
-        let OutletState::Waiting { deadline, .. } = outlet.state else {
-            return;
-        };
-        self.fence(now, job, id);
-        match self.registry.lookup(job, id) {
-            Lookup::Wait => {
-                self.registry.wait(job, id.key(), no);
-                self.timers.set(deadline, Timer::Waiting(job, id.key()));
-            }
-            Lookup::Refused(error) => self.fail_outlet(now, no, error),
-            Lookup::Live(partition_no) => {
-                let Some(partition) = self.partitions.get_mut(partition_no) else {
-                    return;
-                };
-                if let Err(error) = partition.attach(range, no) {
-                    return self.fail_outlet(now, no, error);
-                }
-                let waiting = partition.waiting_in(range);
-                if let Some(outlet) = self.outlets.get_mut(no) {
-                    outlet.state = OutletState::Open(partition_no);
-                }
-                for index in waiting {
-                    self.list_subpartition(partition_no, index);
-                }
-                self.list_outlet(no);
-            }
-        }
-    }
-
-    /// What they waited for has changed.
-    pub(crate) fn look_again(&mut self, now: Instant, waiting: BTreeSet<OutletNo>) {
-        for no in waiting {
-            self.place_outlet(now, no);
-        }
-    }
-
-    /// Readers that have waited their time for a partition are told that it never came.
-    pub(crate) fn expire_waiting(&mut self, now: Instant, job: JobId, key: PartitionKey) {
-        let mut next: Option<Instant> = None;
-        let mut late = Vec::new();
-        for no in self.registry.waiting(job, key) {
-            let Some(OutletState::Waiting { since, deadline }) = self.outlets.get(no).map(|outlet| outlet.state) else {
-                continue;
-            };
-            if deadline <= now {
-                late.push((no, now.saturating_duration_since(since)));
-            } else {
-                next = Some(next.map_or(deadline, |at| at.min(deadline)));
-            }
-        }
-        for (no, waited) in late {
-            let error = ShuffleError::new(
-                ErrorKind::NotRegistered { waited },
-                "no producer registered it here: it has not started, runs on another node, or failed before it could register",
-            );
-            self.fail_outlet(now, no, error.node(&self.config.address));
-        }
-        if let Some(at) = next {
-            self.timers.set(at, Timer::Waiting(job, key));
-        }
-    }
-
-    /// Lets one outlet send what its credit and its data allow, up to its turn.
-    pub(crate) fn pull_outlet(&mut self, no: OutletNo, out: &mut Vec<Output>) {
-        let Some(outlet) = self.outlets.get_mut(no) else { return };
-        outlet.listed = false;
-        let OutletState::Open(partition_no) = outlet.state else {
-            return;
-        };
-        let Some(partition) = self.partitions.get_mut(partition_no) else {
-            return;
-        };
-        let (job, stream, sink) = (outlet.job, outlet.stream, outlet.sink);
-        let mut viewed = Vec::new();
-        let mut exhausted = false;
-        for _ in 0..TURN {
-            match outlet.pull(partition) {
-                Pull::Buffer {
-                    sequence,
-                    subpartition,
-                    buffer,
-                    backlog,
-                    again,
-                } => {
-                    let slot = Self::write_slot(job, buffer.slot);
-                    let bytes = u64::from(buffer.length);
-                    match sink {
-                        SinkRef::Session(_) => {
-                            viewed.push(slot);
-                            self.counters.buffers_local += 1;
-                            self.counters.bytes_local += bytes;
-                        }
-                        SinkRef::Path(_) => {
-                            self.counters.buffers_sent += 1;
-                            self.counters.bytes_sent += bytes;
-                            self.counters.buffers_resent += u64::from(again);
-                        }
-                    }
-                    let entry = SlotEntry {
-                        stream,
-                        subpartition: SubpartitionIndex::new(subpartition),
-                        sequence,
-                        slot: buffer.slot,
-                        offset: buffer.offset,
-                        length: buffer.length,
-                        checksum: buffer.checksum,
-                        records: buffer.records,
-                        backlog,
-                        arena: Arena::Write,
-                        kind: buffer.kind,
-                        continues: buffer.continues,
-                        partial_start: buffer.partial_start,
-                    };
-                    out.push(Output::Slot { entry, slot });
-                }
-                Pull::End {
-                    sequence,
-                    subpartition,
-                    totals,
-                    last,
-                } => out.push(Output::End(EndEntry {
-                    stream,
-                    subpartition: SubpartitionIndex::new(subpartition),
-                    sequence,
-                    totals,
-                    last,
-                })),
-                Pull::Backlog(waiting) => {
-                    if matches!(sink, SinkRef::Path(_)) {
-                        out.push(Output::Backlog(NumberEntry {
-                            stream,
-                            subpartition: SubpartitionIndex::new(0),
-                            number: u64::from(waiting),
-                        }));
-                    }
-                }
-                Pull::Nothing => {
-                    exhausted = true;
-                    break;
-                }
-            }
-        }
-        if let SinkRef::Session(id) = sink {
-            for slot in viewed {
-                self.pool.transition(slot, BufferState::Queued, BufferState::Viewed);
-                self.set_holder(slot, Holder::View(id, ChannelNo::Local(no)));
-            }
-        }
-        if !exhausted {
-            self.list_outlet(no);
-        }
-    }
-
     /// A reader on this node has checked everything below.
     pub(crate) fn handle_reader_ack(
         &mut self,
@@ -376,129 +194,9 @@ impl<B: Backing> Node<B> {
         }
     }
 
-    /// Everything below has been checked by the reader: its buffers need not be sent again.
-    pub(crate) fn ack_outlet(&mut self, now: Instant, no: OutletNo, below: Sequence) -> Result<(), ShuffleError> {
-        let Some(outlet) = self.outlets.get_mut(no) else {
-            return Ok(());
-        };
-        let items: Vec<Item> = outlet.sender.handle_ack(below).map_err(ShuffleError::from)?.collect();
-        let complete = outlet.is_sent() && outlet.sender.acked() == outlet.sender.sent();
-        let (job, state, sink) = (outlet.job, outlet.state, outlet.sink);
-        if let OutletState::Open(partition) = state {
-            self.forget_items(partition, job, sink, items);
-        }
-        if complete {
-            self.drop_outlet(now, no);
-        }
-        Ok(())
-    }
-
-    /// These were sent and are not needed any more.
-    pub(crate) fn forget_items(
-        &mut self,
-        partition: PartitionNo,
-        job: JobId,
-        sink: SinkRef,
-        items: impl IntoIterator<Item = Item>,
-    ) {
-        for item in items {
-            let Item::Buffer { subpartition, buffer } = item else {
-                continue;
-            };
-            if let Some(queue) = self
-                .partitions
-                .get_mut(partition)
-                .and_then(|of| of.queue_mut(subpartition))
-            {
-                queue.handle_gone();
-            }
-            if matches!(sink, SinkRef::Path(_)) {
-                self.send_home(Self::write_slot(job, buffer.slot), BufferState::Queued);
-            }
-            self.raise_limit(partition, subpartition);
-        }
-    }
-
-    /// Takes an outlet away: what it sent is forgotten, what still comes in its range is thrown away.
-    fn remove_outlet(&mut self, no: OutletNo) -> Option<ClosedOutlet> {
-        let outlet = self.outlets.remove(no)?;
-        let closed = ClosedOutlet {
-            job: outlet.job,
-            id: outlet.id,
-            range: outlet.range,
-            sink: outlet.sink,
-            stream: outlet.stream,
-            group: outlet.group.clone(),
-            partition: match outlet.state {
-                OutletState::Open(partition) => Some(partition),
-                OutletState::Waiting { .. } => None,
-            },
-        };
-        let Some(partition_no) = closed.partition else {
-            self.registry.forget_waiting(closed.job, closed.id.key(), no);
-            return Some(closed);
-        };
-        self.forget_items(partition_no, closed.job, closed.sink, outlet.sender.close());
-        if let Some(partition) = self.partitions.get_mut(partition_no) {
-            partition.detach(closed.range.first);
-            for index in partition.waiting_in(closed.range) {
-                self.discard_waiting(partition_no, index);
-            }
-        }
-        Some(closed)
-    }
-
-    /// Its reader's names for a closed outlet are free again.
-    fn close_outlet_names(&mut self, outlet: &ClosedOutlet, no: OutletNo) {
-        match outlet.sink {
-            SinkRef::Session(id) => {
-                if let Some(session) = self.sessions.get_mut(id)
-                    && session.channels.get(&outlet.stream) == Some(&ChannelNo::Local(no))
-                {
-                    session.channels.remove(&outlet.stream);
-                }
-                self.leave_channel(outlet.job);
-            }
-            SinkRef::Path(id) => {
-                if let Some(path) = self.paths.get_mut(id) {
-                    path.outlets.remove(&outlet.stream);
-                }
-            }
-        }
-    }
-
     pub(crate) fn leave_channel(&mut self, job: JobId) {
         if let Some(of) = self.jobs.get_mut(&job) {
             of.channels -= 1;
-        }
-    }
-
-    /// The reader is gone, or wants no more.
-    pub(crate) fn drop_outlet(&mut self, now: Instant, no: OutletNo) {
-        let Some(outlet) = self.remove_outlet(no) else { return };
-        self.close_outlet_names(&outlet, no);
-        if let Some(partition) = outlet.partition {
-            self.release_if_consumed(now, partition);
-        }
-    }
-
-    /// Ends a channel with an error that its reader is told.
-    pub(crate) fn fail_outlet(&mut self, now: Instant, no: OutletNo, error: ShuffleError) {
-        let Some(outlet) = self.remove_outlet(no) else { return };
-        self.close_outlet_names(&outlet, no);
-        let error = outlet.locate(error);
-        match outlet.sink {
-            SinkRef::Session(id) => {
-                self.report_channel(now, id, outlet.stream, outlet.job, outlet.group.as_ref(), error)
-            }
-            SinkRef::Path(id) => {
-                let close = control::CloseChannel {
-                    stream: outlet.stream.value(),
-                    error: Some((&error).into()),
-                    by_producer: true,
-                };
-                self.tell_path(id, Message::CloseChannel(close));
-            }
         }
     }
 

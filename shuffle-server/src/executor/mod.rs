@@ -1,7 +1,9 @@
 //! Our executors: what a session may ask, what it hands over, what it views. Pure.
 
+mod conclude;
 mod consume;
 mod gate;
+mod leave;
 mod produce;
 mod requests;
 mod session;

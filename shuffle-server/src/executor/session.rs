@@ -17,7 +17,7 @@ use crate::partition::PartitionNo;
 const BATCH: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum SessionState {
+pub(super) enum SessionState {
     Open,
     /// The connection is gone, the process is not: what it holds stays quarantined.
     Lingering,
@@ -38,7 +38,7 @@ pub(crate) struct Session {
     /// Requests that wait for buffers.
     pub(crate) waiting_requests: u32,
     keepalive: Option<Keepalive>,
-    state: SessionState,
+    pub(super) state: SessionState,
 }
 
 impl Session {
@@ -55,9 +55,7 @@ impl<B: Backing> Node<B> {
     pub fn handle_session_opened(&mut self, now: Instant, info: SessionInfo) -> Result<SessionId, ShuffleError> {
         let job = info.job;
         self.enter_job(job)?.sessions += 1;
-        let keepalive = info
-            .inline
-            .then(|| Keepalive::new(self.config.keepalive_interval, self.config.dead_peer_after, now));
+        let keepalive = info.inline.then(|| self.keepalive(self.config.dead_peer_after, now));
         let timeout = keepalive.as_ref().map(Keepalive::poll_timeout);
         let id = self.sessions.insert(Session {
             info,
@@ -185,99 +183,6 @@ impl<B: Backing> Node<B> {
         }
         self.settle(now);
         Ok(())
-    }
-
-    /// The session's connection is gone. Where its process lives on, what that holds is quarantined until
-    /// [`Node::handle_process_exited`].
-    pub fn handle_session_closed(&mut self, now: Instant, id: SessionId, process_alive: bool) {
-        let Some(session) = self.sessions.get_mut(id).filter(|session| session.is_open()) else {
-            return;
-        };
-        session.state = SessionState::Lingering;
-        session.sink = Sink::default();
-        session.raised.clear();
-        let name = session.info.name.clone();
-        let job = session.info.job;
-        let writers: Vec<_> = session.writers.values().copied().collect();
-        let gates: Vec<_> = session.gates.values().copied().collect();
-        self.pending.retain(|pending| pending.session != id);
-        let cause = ShuffleError::new(
-            ErrorKind::ExecutorDied,
-            format!("executor {name} closed its session with work unfinished"),
-        )
-        .job(job)
-        .node(&self.config.address);
-        for partition in writers {
-            let located = self
-                .partitions
-                .get(partition)
-                .map_or(cause.clone(), |p| cause.clone().partition(p.id));
-            self.fail_partition(now, partition, located);
-        }
-        for gate in gates {
-            self.lose_gate(now, gate, &cause);
-        }
-        if process_alive {
-            self.quarantine_views(id, job, |_| true);
-        } else {
-            self.bury(now, id, job);
-        }
-        self.settle(now);
-    }
-
-    /// The process behind a closed session has exited: whatever it still held comes home.
-    pub fn handle_process_exited(&mut self, now: Instant, id: SessionId) {
-        let Some(session) = self.sessions.get(id) else { return };
-        let job = session.info.job;
-        if session.is_open() {
-            self.handle_session_closed(now, id, false);
-        } else {
-            self.bury(now, id, job);
-            self.settle(now);
-        }
-    }
-
-    fn bury(&mut self, now: Instant, id: SessionId, job: JobId) {
-        let held: Vec<_> = self.slots_of(job, |holder| match holder {
-            Holder::View(session, _) | Holder::Quarantine(session) => session == id,
-            _ => false,
-        });
-        for (slot, holder) in held {
-            let from = if matches!(holder, Holder::View(..)) {
-                BufferState::Viewed
-            } else {
-                BufferState::Quarantined
-            };
-            self.send_home(slot, from);
-        }
-        self.sessions.remove(id);
-        if let Some(of) = self.jobs.get_mut(&job) {
-            of.sessions -= 1;
-        }
-        self.retire_job_if_idle(now, job);
-    }
-
-    /// Turns this session's views, of the channels that are named, into quarantined slots.
-    pub(crate) fn quarantine_views(&mut self, id: SessionId, job: JobId, of: impl Fn(ChannelNo) -> bool) {
-        let views: Vec<_> = self.slots_of(
-            job,
-            |holder| matches!(holder, Holder::View(session, channel) if session == id && of(channel)),
-        );
-        for (slot, _) in views {
-            self.quarantine(slot, id);
-        }
-    }
-
-    pub(crate) fn slots_of(&self, job: JobId, wanted: impl Fn(Holder) -> bool) -> Vec<(SlotRef, Holder)> {
-        let Some(of) = self.jobs.get(&job) else {
-            return Vec::new();
-        };
-        let key = JobKey(job.value());
-        of.holders
-            .held()
-            .filter(|(_, _, holder)| wanted(*holder))
-            .map(|(arena, slot, holder)| (SlotRef { job: key, arena, slot }, holder))
-            .collect()
     }
 
     fn handle_release(&mut self, id: SessionId, job: JobId, entry: ReleaseEntry) -> Result<(), ShuffleError> {

@@ -84,6 +84,7 @@ impl<B: Backing> Node<B> {
             return;
         }
         state.verdict = Some(verdict.clone());
+        state.decided = Some(now);
         let members = std::mem::take(&mut state.members);
         self.counters.groups_failed += 1;
         for member in members {

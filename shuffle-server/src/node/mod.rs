@@ -28,9 +28,10 @@ mod timers;
 mod wakes;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use buffer_pool::{ArenaKind, Backing, Books, BufferState, JobKey, NetworkPool, PoolId, SlotRef};
+use shuffle_protocol::session::Keepalive;
 use shuffle_protocol::{JobId, NodeAddress, ShuffleError, error::ErrorKind};
 use slotmap::SlotMap;
 
@@ -275,8 +276,14 @@ impl<B: Backing> Node<B> {
         }
     }
 
+    /// The timers of a connection that is to be noticed dead in that time.
+    pub(crate) fn keepalive(&self, dead_after: Duration, now: Instant) -> Keepalive {
+        Keepalive::new(self.config.keepalive_interval.min(dead_after / 2), dead_after, now)
+    }
+
     fn sweep(&mut self, now: Instant) {
         self.registry.sweep(now, self.config.unread_expiry);
+        self.groups.sweep(now, self.config.unread_expiry);
     }
 }
 

@@ -8,7 +8,8 @@
 //!
 //! A node whose home server does not answer in time acts on the cause it knows itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
 use shuffle_protocol::{GroupId, GroupRef, JobId, ShuffleError};
 
@@ -26,11 +27,13 @@ pub(crate) enum MemberRef {
 #[derive(Debug)]
 pub(crate) struct GroupState {
     pub(crate) group: GroupRef,
-    pub(crate) members: std::collections::BTreeSet<MemberRef>,
+    pub(crate) members: BTreeSet<MemberRef>,
     /// The first failure of a member on this node, on its way to the home server.
     pub(crate) reported: Option<ShuffleError>,
     /// The decision, once it is known. It never changes.
     pub(crate) verdict: Option<ShuffleError>,
+    /// When it was known.
+    pub(crate) decided: Option<Instant>,
 }
 
 /// The groups of a node.
@@ -43,9 +46,10 @@ impl Groups {
     pub(crate) fn state(&mut self, job: JobId, group: &GroupRef) -> &mut GroupState {
         self.states.entry((job, group.id)).or_insert_with(|| GroupState {
             group: group.clone(),
-            members: std::collections::BTreeSet::new(),
+            members: BTreeSet::new(),
             reported: None,
             verdict: None,
+            decided: None,
         })
     }
 
@@ -67,6 +71,13 @@ impl Groups {
                 self.states.remove(&key);
             }
         }
+    }
+
+    /// Forgets groups without members that were decided longer ago than `keep`.
+    pub(crate) fn sweep(&mut self, now: Instant, keep: Duration) {
+        self.states.retain(|_, state| {
+            !state.members.is_empty() || state.decided.is_none_or(|at| now.saturating_duration_since(at) < keep)
+        });
     }
 
     /// Forgets a job's groups.

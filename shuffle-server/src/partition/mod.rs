@@ -14,6 +14,7 @@ mod lifecycle;
 mod outlet;
 mod queue;
 mod registry;
+mod serving;
 
 pub(crate) use group::{Groups, MemberRef};
 pub(crate) use lifecycle::{Partition, PartitionOrigin, PartitionState};

@@ -26,6 +26,8 @@ struct Place {
     ended: Option<(u32, Tombstone)>,
     waiting: BTreeSet<OutletNo>,
     touched: Option<Instant>,
+    /// When those who wait are looked at next.
+    look_at: Option<Instant>,
 }
 
 /// What a reader who names an attempt is told.
@@ -115,9 +117,23 @@ impl Registry {
         }
     }
 
-    /// Remembers a reader until the partition comes.
-    pub(crate) fn wait(&mut self, job: JobId, key: PartitionKey, reader: OutletNo) {
-        self.place(job, key).waiting.insert(reader);
+    /// Remembers a reader until the partition comes. True: a timer is to be set for `deadline`; all who wait for
+    /// one partition share one.
+    pub(crate) fn wait(&mut self, job: JobId, key: PartitionKey, reader: OutletNo, deadline: Instant) -> bool {
+        let place = self.place(job, key);
+        place.waiting.insert(reader);
+        let sooner = place.look_at.is_none_or(|at| deadline < at);
+        if sooner {
+            place.look_at = Some(deadline);
+        }
+        sooner
+    }
+
+    /// The timer of those who wait has fired; it is set again for `next`.
+    pub(crate) fn handle_looked(&mut self, job: JobId, key: PartitionKey, next: Option<Instant>) {
+        if let Some(place) = self.jobs.get_mut(&job).and_then(|places| places.get_mut(&key)) {
+            place.look_at = next;
+        }
     }
 
     /// Forgets a reader that waits no longer.

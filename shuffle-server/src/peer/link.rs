@@ -96,7 +96,7 @@ impl<B: Backing> Node<B> {
             self.handle_peer_restarted(now, path_id);
         }
         // Half of the dead-peer time is for noticing, half for coming back.
-        let keepalive = Keepalive::new(self.config.keepalive_interval, self.config.dead_peer_after / 2, now);
+        let keepalive = self.keepalive(self.config.dead_peer_after / 2, now);
         let timeout = keepalive.poll_timeout();
         let id = self.links.insert(Link {
             path: path_id,
@@ -113,7 +113,7 @@ impl<B: Backing> Node<B> {
         path.refused_since = None;
         path.broken_by = None;
         path.suspect = None;
-        path.restate_durable();
+        path.restate();
         let inlets: Vec<_> = path.inlets.values().copied().collect();
         path.dirty = VecDeque::from(inlets.clone());
         for no in inlets {

@@ -72,7 +72,7 @@ impl<B: Backing> Node<B> {
         path.suspect = Some((now + self.config.dead_peer_after, error.clone()));
         path.down_since = None;
         path.refused_since = None;
-        self.forget_durable(id);
+        path.forget_messages();
         self.fail_channels_of(now, id, &error);
         self.timers.set(now + self.config.dead_peer_after, Timer::Path(id));
     }
@@ -85,6 +85,9 @@ impl<B: Backing> Node<B> {
             "the server was restarted, and what it held in memory is gone",
         )
         .node(&path.node);
+        if let Some(path) = self.paths.get_mut(id) {
+            path.closing.clear();
+        }
         self.fail_channels_of(now, id, &error);
     }
 

@@ -10,12 +10,14 @@
 //! ```
 
 mod fetch;
+mod inlet;
+mod inlet_end;
 mod link;
 mod lost;
 mod path;
 mod serve;
 
-pub(crate) use fetch::{Inlet, InletPlace};
+pub(crate) use inlet::{Inlet, InletPlace};
 pub(crate) use link::{Link, Receiving};
 pub(crate) use path::Path;
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use buffer_pool::Backing;
-use shuffle_protocol::control::control::Message;
+use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::{Generation, Incarnation, NodeAddress, ShuffleError, StreamId, error::ErrorKind};
 
 use super::{InletNo, PathId};
@@ -43,9 +43,15 @@ pub(crate) struct Path {
     pub(crate) broken_by: Option<ShuffleError>,
     /// Given up a short while ago: until then whoever asks is refused at once, while one dial tries again.
     pub(crate) suspect: Option<(Instant, ShuffleError)>,
+    /// Somebody asked while the peer was suspect: one dial tries again.
+    pub(crate) probing: bool,
+    /// Our channels that were given up while there was no connection to say so on.
+    pub(crate) closing: Vec<StreamId>,
     durable: VecDeque<(u64, Message)>,
     durable_count: u64,
     next_stream: u32,
+    /// When the path's timer fires next.
+    timer: Option<Instant>,
 }
 
 impl Path {
@@ -68,9 +74,12 @@ impl Path {
             refused_since: None,
             broken_by: None,
             suspect: None,
+            probing: false,
+            closing: Vec::new(),
             durable: VecDeque::new(),
             durable_count: 0,
             next_stream: 0,
+            timer: None,
         }
     }
 
@@ -86,7 +95,7 @@ impl Path {
     }
 
     fn needs_link(&self) -> bool {
-        !self.inlets.is_empty() || !self.durable.is_empty()
+        !self.inlets.is_empty() || !self.durable.is_empty() || !self.closing.is_empty() || self.probing
     }
 
     fn is_idle(&self) -> bool {
@@ -100,8 +109,24 @@ impl Path {
         }
     }
 
+    /// The other side is gone, and with it who was to hear these.
+    pub(crate) fn forget_messages(&mut self) {
+        self.durable.clear();
+        self.closing.clear();
+    }
+
     /// Says again, on a new connection, what may not have arrived.
-    pub(crate) fn restate_durable(&mut self) {
+    pub(crate) fn restate(&mut self) {
+        for stream in self.closing.drain(..) {
+            let close = control::CloseChannel {
+                stream: stream.value(),
+                error: None,
+                by_producer: false,
+            };
+            self.sink
+                .out
+                .push_back(Output::Control(Box::new(Message::CloseChannel(close))));
+        }
         for (_, message) in &self.durable {
             self.sink.out.push_back(Output::Control(Box::new(message.clone())));
         }
@@ -167,6 +192,7 @@ impl<B: Backing> Node<B> {
             path.suspect = None;
         }
         if path.is_idle() {
+            path.down_since = None;
             if path.suspect.is_none() {
                 self.path_ids.remove(&(path.node.clone(), path.stripe));
                 self.paths.remove(id);
@@ -197,7 +223,10 @@ impl<B: Backing> Node<B> {
                 wait = wait.min(dial_at);
             }
         }
-        self.timers.set(wait, Timer::Path(id));
+        if path.timer.is_none_or(|at| at > wait || at <= now) {
+            path.timer = Some(wait);
+            self.timers.set(wait, Timer::Path(id));
+        }
     }
 
     pub(crate) fn start_dial(&mut self, now: Instant, id: PathId) -> Option<Dial> {
@@ -222,6 +251,7 @@ impl<B: Backing> Node<B> {
         };
         let Some(path) = self.paths.get_mut(id) else { return };
         path.dialing = false;
+        path.probing = false;
         if path.link.is_some() {
             return;
         }
@@ -248,11 +278,5 @@ impl<B: Backing> Node<B> {
     pub fn handle_dial_failed(&mut self, now: Instant, dial: &Dial, error: ShuffleError, refused: bool) {
         self.handle_dial_over(now, dial, Some(error), refused);
         self.settle(now);
-    }
-
-    pub(crate) fn forget_durable(&mut self, id: PathId) {
-        if let Some(path) = self.paths.get_mut(id) {
-            path.durable.clear();
-        }
     }
 }

@@ -1,0 +1,75 @@
+//! One channel to a producer on another node, as the reader's node sees it.
+
+use std::time::Instant;
+
+use shuffle_protocol::stream::Receiver;
+use shuffle_protocol::{JobId, PartitionId, ShuffleError, StreamId, SubpartitionRange};
+
+use super::PathId;
+use crate::executor::GateNo;
+use crate::node::SessionId;
+use crate::partition::locate;
+
+/// Which channel, of what, for whom.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct InletPlace {
+    pub(crate) job: JobId,
+    pub(crate) id: PartitionId,
+    pub(crate) range: SubpartitionRange,
+    pub(crate) session: SessionId,
+    pub(crate) stream: StreamId,
+    pub(crate) gate: GateNo,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// To be asked for, or taken up again, on the connection that is or comes up.
+    Unannounced {
+        resume: bool,
+    },
+    Open,
+    /// All has arrived: credits are back, acknowledgements may still be due.
+    Ended,
+    /// Known to nobody any more but by the views that are out.
+    Closed,
+}
+
+/// One channel to a producer on another node.
+#[derive(Debug)]
+pub(crate) struct Inlet {
+    pub(crate) place: InletPlace,
+    pub(crate) path: PathId,
+    /// The channel's number between the two servers.
+    pub(crate) remote: StreamId,
+    pub(crate) receiver: Receiver,
+    /// Stands in its path's list.
+    pub(crate) listed: bool,
+    /// A buffer of its is on its way into its slot.
+    pub(crate) receiving: bool,
+    /// Views that its reader has not dropped.
+    pub(crate) viewed: u32,
+    /// Its place in the gate's credit.
+    pub(super) index: usize,
+    pub(super) stage: Stage,
+    pub(super) deadline: Instant,
+}
+
+impl Inlet {
+    /// May still receive.
+    pub(crate) fn is_open(&self) -> bool {
+        self.stage != Stage::Closed && !self.receiver.is_finished()
+    }
+
+    pub(crate) fn handle_disconnected(&mut self) {
+        self.listed = false;
+        self.receiver.handle_disconnected();
+        match self.stage {
+            Stage::Open | Stage::Ended => self.stage = Stage::Unannounced { resume: true },
+            Stage::Unannounced { .. } | Stage::Closed => {}
+        }
+    }
+
+    pub(super) fn locate(&self, error: ShuffleError) -> ShuffleError {
+        locate(error, self.place.job, self.place.id, self.place.range)
+    }
+}

@@ -1,0 +1,147 @@
+//! How a channel to another node ends: its credits go home at once, its views at their drop.
+
+use std::collections::HashSet;
+use std::time::Instant;
+
+use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, SlotRef};
+use shuffle_protocol::control::{self, control::Message};
+use shuffle_protocol::{JobId, ShuffleError};
+
+use super::InletNo;
+use super::inlet::Stage;
+use crate::executor::GateNo;
+use crate::node::{ChannelNo, Node, SessionId};
+
+impl<B: Backing> Node<B> {
+    /// Ends a channel with an error that its reader is told.
+    pub(crate) fn fail_inlet(&mut self, now: Instant, no: InletNo, error: ShuffleError, tell_peer: bool) {
+        let Some(inlet) = self.inlets.get(no).filter(|inlet| inlet.stage != Stage::Closed) else {
+            return;
+        };
+        let place = inlet.place;
+        let node = self.paths.get(inlet.path).map(|path| path.node.clone());
+        let error = inlet.locate(error);
+        let error = match node {
+            Some(node) => error.node(&node),
+            None => error,
+        };
+        let group = self.gates.get(place.gate).and_then(|gate| gate.group.clone());
+        if tell_peer {
+            self.tell_peer_closed(no);
+        }
+        self.close_inlet(no);
+        self.report_channel(now, place.session, place.stream, place.job, group.as_ref(), error);
+    }
+
+    /// The reader wants no more. Its views have been quarantined.
+    pub(crate) fn drop_inlet(&mut self, no: InletNo) {
+        self.tell_peer_closed(no);
+        if let Some(inlet) = self.inlets.get_mut(no) {
+            let (views, gate_no, index) = (std::mem::take(&mut inlet.viewed), inlet.place.gate, inlet.index);
+            if let Some(gate) = self.gates.get_mut(gate_no) {
+                for _ in 0..views {
+                    gate.credit.handle_release(index);
+                }
+            }
+        }
+        self.close_inlet(no);
+    }
+
+    fn tell_peer_closed(&mut self, no: InletNo) {
+        let Some(inlet) = self.inlets.get(no) else { return };
+        if inlet.stage != Stage::Closed && inlet.stage != (Stage::Unannounced { resume: false }) {
+            let (path, stream) = (inlet.path, inlet.remote);
+            if let Some(path) = self.paths.get_mut(path).filter(|path| path.link.is_none()) {
+                path.closing.push(stream);
+                return;
+            }
+            let close = control::CloseChannel {
+                stream: stream.value(),
+                error: None,
+                by_producer: false,
+            };
+            self.tell_path(path, Message::CloseChannel(close));
+        }
+    }
+
+    /// Takes a channel off its path, its session and its gate's credit; it stays only for views that are out.
+    pub(super) fn close_inlet(&mut self, no: InletNo) {
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        if inlet.stage == Stage::Closed {
+            return;
+        }
+        let was_open = inlet.is_open();
+        if was_open {
+            self.return_credits(no);
+        }
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        inlet.stage = Stage::Closed;
+        let (place, path, remote, viewed) = (inlet.place, inlet.path, inlet.remote, inlet.viewed);
+        if let Some(path) = self.paths.get_mut(path) {
+            path.inlets.remove(&remote);
+        }
+        if let Some(session) = self.sessions.get_mut(place.session)
+            && session.channels.get(&place.stream) == Some(&ChannelNo::Remote(no))
+        {
+            session.channels.remove(&place.stream);
+        }
+        self.leave_channel(place.job);
+        if viewed == 0 {
+            self.inlets.remove(no);
+        }
+    }
+
+    /// The credits that a channel has and will not use go home, and to the gate's others.
+    pub(super) fn return_credits(&mut self, no: InletNo) {
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
+        let (place, index) = (inlet.place, inlet.index);
+        let outstanding = if inlet.receiver.is_finished() {
+            inlet.receiver.reclaim_credit()
+        } else {
+            inlet.receiver.cancel()
+        };
+        let receiving = u64::from(inlet.receiving);
+        let Some(gate) = self.gates.get_mut(place.gate) else {
+            return;
+        };
+        gate.credit.handle_cancel(index, outstanding);
+        let keep = usize::try_from(outstanding - receiving)
+            .ok()
+            .and_then(|reserved| gate.reserved.len().checked_sub(reserved))
+            .expect("invariant: a gate has a reserved slot for each credit outstanding");
+        let home = gate.reserved.split_off(keep);
+        for slot in home {
+            self.send_home(
+                SlotRef {
+                    job: JobKey(place.job.value()),
+                    arena: ArenaKind::Read,
+                    slot,
+                },
+                BufferState::Reserved,
+            );
+        }
+        self.lend(place.gate);
+    }
+
+    /// A gate is closed: what its channels still had out is quarantined and theirs no more.
+    pub(crate) fn forget_inlets_of(&mut self, gate: GateNo, session: SessionId, job: JobId) {
+        let Some(of) = self.gates.get(gate) else { return };
+        let left: HashSet<InletNo> = of
+            .remote
+            .iter()
+            .copied()
+            .filter(|no| self.inlets.contains_key(*no))
+            .collect();
+        if left.is_empty() {
+            return;
+        }
+        self.quarantine_views(
+            session,
+            job,
+            |channel| matches!(channel, ChannelNo::Remote(no) if left.contains(&no)),
+        );
+        for no in left {
+            self.inlets.remove(no);
+        }
+    }
+}
