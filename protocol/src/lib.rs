@@ -29,3 +29,10 @@ pub mod limits;
 pub mod partition;
 pub mod session;
 pub mod stream;
+
+pub use error::ShuffleError;
+pub use ids::{
+    GateId, Generation, GroupId, Incarnation, JobId, NodeAddress, PartitionId, PartitionKey, RequestId, ResultId,
+    Sequence, StreamId, SubpartitionIndex, SubpartitionRange, WriterId,
+};
+pub use partition::GroupRef;

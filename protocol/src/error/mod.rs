@@ -14,9 +14,6 @@ mod location;
 mod shuffle_error;
 mod wire;
 
-#[cfg(test)]
-mod tests;
-
 pub use kind::{ErrorKind, Initiator};
 pub use location::Location;
 pub use shuffle_error::{Result, ShuffleError};

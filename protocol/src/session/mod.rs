@@ -16,9 +16,6 @@ mod handshake;
 mod keepalive;
 mod token;
 
-#[cfg(test)]
-mod tests;
-
 pub use features::{Features, negotiate};
 pub use handshake::{Accepted, CheckedHello, ExecutorHello, PeerHello, reject};
 pub use keepalive::{Keepalive, KeepaliveAction};

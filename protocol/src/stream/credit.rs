@@ -25,8 +25,6 @@ pub struct GateCredit {
     /// Floating buffers in use.
     lent: u32,
     channels: Vec<Channel>,
-    /// Places of channels that are gone.
-    vacant: Vec<usize>,
     /// Channels that may hold fewer than their exclusive buffers.
     entitled: VecDeque<usize>,
     /// Channels that may have a backlog above their credits.
@@ -56,38 +54,18 @@ impl GateCredit {
             floating,
             lent: 0,
             channels: Vec::new(),
-            vacant: Vec::new(),
             entitled: VecDeque::new(),
             borrowers: VecDeque::new(),
         }
     }
 
-    /// Adds a channel, which holds nothing yet. Its index may be that of a channel that is gone.
+    /// Adds a channel, which holds nothing yet. An index is never used again.
     pub fn add_channel(&mut self) -> usize {
-        let channel = Channel {
+        let index = self.channels.len();
+        self.channels.push(Channel {
             open: true,
             ..Channel::default()
-        };
-        let index = match self.vacant.pop() {
-            Some(index) => {
-                // It may still stand in a queue, where it is then taken for the new one.
-                let Channel {
-                    is_entitled,
-                    is_borrower,
-                    ..
-                } = self.channels[index];
-                self.channels[index] = Channel {
-                    is_entitled,
-                    is_borrower,
-                    ..channel
-                };
-                index
-            }
-            None => {
-                self.channels.push(channel);
-                self.channels.len() - 1
-            }
-        };
+        });
         self.enqueue(index);
         index
     }
@@ -125,7 +103,7 @@ impl GateCredit {
     }
 
     /// The channel is cancelled, failed or finished: `outstanding` reserved buffers are home at once, each of the others
-    /// at its release. Its index is free for another channel after the last.
+    /// at its release.
     ///
     /// # Panics
     /// If that is not the credit it has: the books of the caller and these differ.
@@ -276,8 +254,5 @@ impl GateCredit {
         let lent_before = channel.held.saturating_sub(self.exclusive);
         channel.held -= buffers;
         self.lent -= lent_before - channel.held.saturating_sub(self.exclusive);
-        if !channel.open && channel.held == 0 {
-            self.vacant.push(index);
-        }
     }
 }

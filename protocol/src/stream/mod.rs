@@ -20,9 +20,6 @@ mod error;
 mod receiver;
 mod sender;
 
-#[cfg(test)]
-mod tests;
-
 pub use credit::GateCredit;
 pub use error::StreamError;
 pub use receiver::{Arrival, Receiver, ResumePoint};

@@ -1,1 +1,0 @@
-//! Errors across the wire.

@@ -1,1 +1,0 @@
-//! Handshake, token and timers.
