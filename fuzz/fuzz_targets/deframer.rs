@@ -1,0 +1,7 @@
+//! Bytes of a connection: see the model.
+#![no_main]
+
+#[path = "../../protocol/tests/model/mod.rs"]
+mod model;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| model::deframer::run(data));

@@ -1,0 +1,7 @@
+//! Senders, receivers and credit over a link that is cut: see the model.
+#![no_main]
+
+#[path = "../../protocol/tests/model/mod.rs"]
+mod model;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| model::world::run(data));

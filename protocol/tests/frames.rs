@@ -1,0 +1,398 @@
+//! Frames there and back, and everything that bytes can be instead of a frame.
+
+mod model;
+mod samples;
+
+use bytes::BytesMut;
+use model::deframer::{encode, events};
+use proptest::prelude::*;
+use shuffle_protocol::frame::{
+    Arena, Batch, Deframer, EndEntry, Event, Frame, FrameError, FrameKind, GrantEntry, HEADER_BYTES, NumberEntry,
+    ReleaseEntry, SlotEntry, encode_data_head, encode_grants, encode_slots,
+};
+use shuffle_protocol::ids::{Sequence, StreamId, SubpartitionIndex, WriterId};
+use shuffle_protocol::limits::{
+    MAX_BATCH_ENTRIES, MAX_BUFFER_BYTES, MAX_CONTROL_BYTES, MAX_HANDSHAKE_BYTES, MAX_SLICES,
+};
+use shuffle_protocol::partition::{BufferKind, Digest, Totals};
+
+fn decode_all(wire: &[u8]) -> Vec<Event> {
+    let (found, end) = events(&mut Deframer::new(), wire, wire.len());
+    assert_eq!(end, Ok(true));
+    found.into_iter().map(|(event, _)| event).collect()
+}
+
+fn decode_error(wire: &[u8]) -> Option<FrameError> {
+    events(&mut Deframer::new(), wire, wire.len()).1.err()
+}
+
+// ------------------------------------------------------------------------------- there and back
+
+prop_compose! {
+    fn slots()(
+        numbers: [u32; 4], sequence: u64, place in (0..=MAX_BUFFER_BYTES).prop_flat_map(|offset|
+            (Just(offset), 0..=MAX_BUFFER_BYTES - offset)),
+        records: u32, backlog: u32, flags: [bool; 4],
+    ) -> SlotEntry {
+        SlotEntry {
+            stream: StreamId::new(numbers[0]),
+            subpartition: SubpartitionIndex::new(numbers[1]),
+            sequence: Sequence::new(sequence),
+            slot: numbers[2],
+            offset: place.0,
+            length: place.1,
+            checksum: numbers[3],
+            records,
+            backlog,
+            arena: if flags[0] { Arena::Read } else { Arena::Write },
+            kind: if flags[1] { BufferKind::Event } else { BufferKind::Data },
+            continues: flags[2],
+            partial_start: flags[3],
+        }
+    }
+}
+
+prop_compose! {
+    fn ends()(numbers: [u32; 2], sequence: u64, counts: [u64; 4], last: bool) -> EndEntry {
+        let [buffers, records, bytes, digest] = counts;
+        EndEntry {
+            stream: StreamId::new(numbers[0]),
+            subpartition: SubpartitionIndex::new(numbers[1]),
+            sequence: Sequence::new(sequence),
+            totals: Totals { buffers, records, bytes, digest: Digest::new(digest) },
+            last,
+        }
+    }
+}
+
+fn releases() -> impl Strategy<Value = ReleaseEntry> {
+    any::<(u32, u32, bool)>().prop_map(|(stream, slot, read)| ReleaseEntry {
+        stream: StreamId::new(stream),
+        slot,
+        arena: if read { Arena::Read } else { Arena::Write },
+    })
+}
+
+fn numbers() -> impl Strategy<Value = NumberEntry> {
+    any::<(u32, u32, u64)>().prop_map(|(stream, subpartition, number)| NumberEntry {
+        stream: StreamId::new(stream),
+        subpartition: SubpartitionIndex::new(subpartition),
+        number,
+    })
+}
+
+fn grants() -> impl Strategy<Value = GrantEntry> {
+    any::<(u32, u32)>().prop_map(|(writer, slot)| GrantEntry {
+        writer: WriterId::new(writer),
+        slot,
+    })
+}
+
+fn batch<T: shuffle_protocol::frame::Entry + std::fmt::Debug>(
+    entry: impl Strategy<Value = T>,
+) -> impl Strategy<Value = Batch<T>> {
+    prop::collection::vec(entry, 1..30).prop_map(|entries| Batch::from_entries(&entries))
+}
+
+fn frames() -> impl Strategy<Value = Frame> {
+    let control = (0..samples::messages().len())
+        .prop_map(|index| Frame::Control(Box::new(samples::messages().swap_remove(index))));
+    prop_oneof![
+        control,
+        batch(slots()).prop_map(Frame::Slots),
+        batch(releases()).prop_map(Frame::Release),
+        batch(numbers()).prop_map(Frame::Ack),
+        batch(numbers()).prop_map(Frame::Credit),
+        batch(numbers()).prop_map(Frame::Backlog),
+        batch(numbers()).prop_map(Frame::Demand),
+        batch(grants()).prop_map(Frame::Grant),
+        batch(ends()).prop_map(Frame::End),
+        any::<u64>().prop_map(Frame::Ping),
+        any::<u64>().prop_map(Frame::Pong),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn frames_come_back(frames in prop::collection::vec(frames(), 1..8), piece in 1usize..200) {
+        let frames: Vec<_> = frames.into_iter().map(Event::Frame).collect();
+        let mut wire = BytesMut::new();
+        frames.iter().for_each(|frame| encode(frame, &mut wire));
+        prop_assert_eq!(&decode_all(&wire), &frames);
+        let (pieces, end) = events(&mut Deframer::new(), &wire, piece);
+        prop_assert_eq!(end, Ok(true));
+        prop_assert!(pieces.iter().map(|(event, _)| event).eq(&frames));
+    }
+
+    #[test]
+    fn data_comes_back(first in slots(), lengths in prop::collection::vec(0u32..5000, 1..40)) {
+        let slices: Vec<_> = (0..).zip(&lengths).map(|(i, length)| SlotEntry {
+            sequence: Sequence::new((first.sequence.value() >> 1) + i),
+            offset: 0,
+            length: *length,
+            ..first
+        }).collect();
+        let mut wire = BytesMut::new();
+        encode_data_head(first.stream, slices[0].sequence, &slices, &mut wire);
+        let payload: u32 = lengths.iter().sum();
+        wire.resize(wire.len() + usize::try_from(payload)?, 0xA5);
+
+        let events = decode_all(&wire);
+        let [Event::Data(head)] = &events[..] else { panic!("{events:?}") };
+        prop_assert_eq!(head.payload_bytes, payload);
+        prop_assert_eq!(head.stream, first.stream);
+        prop_assert_eq!(head.sequence, slices[0].sequence);
+        prop_assert_eq!(head.slots.iter().collect::<Vec<_>>(), slices);
+    }
+
+    #[test]
+    fn noise_is_refused_at_once(noise in prop::collection::vec(any::<u8>(), HEADER_BYTES..200)) {
+        // Only one in 2^32 of them begins as a frame does.
+        prop_assert!(decode_error(&noise).is_some());
+    }
+}
+
+#[test]
+fn long_batches_are_split() {
+    let most = usize::try_from(MAX_BATCH_ENTRIES).unwrap();
+    let entries = vec![GrantEntry::default(); 2 * most + 1];
+    let mut wire = BytesMut::new();
+    encode_grants(&entries, &mut wire);
+    let lengths = decode_all(&wire).into_iter().map(|event| match event {
+        Event::Frame(Frame::Grant(batch)) => batch.len(),
+        other => panic!("{other:?}"),
+    });
+    assert_eq!(lengths.collect::<Vec<_>>(), [most, most, 1]);
+    wire.clear();
+    encode_slots(&[], &mut wire);
+    assert!(wire.is_empty(), "no entries are no frame");
+}
+
+// ------------------------------------------------------------------------------- what is no frame
+
+/// F61, F105: a connection that ends within a frame gives no event and no error, and is not a clean end.
+#[test]
+fn every_truncation_waits() {
+    for (name, wire, _) in samples::frames() {
+        for end in 0..wire.len() {
+            let (found, result) = events(&mut Deframer::new(), &wire[..end], 17);
+            assert_eq!(result, Ok(end == 0), "{name} cut at {end}");
+            assert!(found.is_empty() || name == "data", "{name} cut at {end}");
+        }
+    }
+}
+
+/// F11: every flipped bit of a header or body is detected.
+#[test]
+fn every_flipped_bit_is_detected() {
+    for (name, wire, checked) in samples::frames() {
+        for bit in 0..checked * 8 {
+            let mut wire = wire.clone();
+            wire[bit / 8] ^= 1 << (bit % 8);
+            let (found, result) = events(&mut Deframer::new(), &wire, 23);
+            assert!(result.is_err() && found.is_empty(), "{name}, bit {bit}: {found:?}");
+        }
+    }
+}
+
+/// F98: lengths and counts at the end of their type, under a checksum that fits.
+#[test]
+fn absurd_lengths_are_refused_before_anything_is_allocated() {
+    let absurd = [
+        u32::MAX,
+        u32::MAX - 6,
+        u32::MAX - 40,
+        u32::MAX / 2,
+        MAX_CONTROL_BYTES + 1,
+    ];
+    for kind in samples::KINDS {
+        for length in absurd {
+            for count in [0, 1, MAX_SLICES, MAX_BATCH_ENTRIES, MAX_BATCH_ENTRIES + 1, u32::MAX] {
+                let header = samples::header(kind, length, count);
+                let mut deframer = Deframer::new();
+                deframer.space().copy_from_slice(&header);
+                deframer.handle_read(HEADER_BYTES);
+                // 8 MiB and a byte of payload is fine; nothing else here is.
+                let fits =
+                    kind == FrameKind::Data && length == MAX_CONTROL_BYTES + 1 && (1..=MAX_SLICES).contains(&count);
+                let refused = deframer.poll_event();
+                assert_eq!(refused.is_ok(), fits, "{kind:?} {length} {count}: {refused:?}");
+            }
+        }
+    }
+}
+
+/// F108: an announced length makes nobody allocate it; the room follows what has come.
+#[test]
+fn room_follows_what_has_come() {
+    let header = samples::header(FrameKind::Control, MAX_CONTROL_BYTES, 0);
+    let mut deframer = Deframer::new();
+    assert_eq!(deframer.handle_bytes(&header), HEADER_BYTES);
+    let mut come = 0;
+    while come < 1 << 20 {
+        let room = deframer.space().len();
+        assert!(0 < room && room <= come.max(16 << 10), "room for {room} after {come}");
+        deframer.handle_read(room);
+        come += room;
+        assert_eq!(deframer.poll_event(), Ok(None));
+    }
+}
+
+/// F108: who speaks something else is found out by the first header's worth of bytes.
+#[test]
+fn other_protocols_are_refused() {
+    let mut tls = vec![0x16, 0x03, 0x01, 0x02, 0x00, 0x01, 0x00, 0x01, 0xfc, 0x03, 0x03];
+    tls.resize(HEADER_BYTES, 0x42);
+    let http = b"GET / HTTP/1.1\r\nHost: shuffle.example\r\n\r\n".to_vec();
+    let zeros = vec![0; HEADER_BYTES];
+    let long = [&[0xff; 7][..], &[0x7f], &[0; 34]].concat();
+    for stranger in [tls, http, zeros, long] {
+        let error = decode_error(&stranger[..HEADER_BYTES]);
+        assert!(matches!(error, Some(FrameError::Magic { .. })), "{error:?}");
+    }
+}
+
+/// F101, F131: what a later version may send is named, not guessed at.
+#[test]
+fn unknown_fields_of_a_header_are_named() {
+    let patched = |at: usize, byte: u8| {
+        let mut header = samples::header(FrameKind::Ping, 0, 0);
+        header[at] = byte;
+        samples::seal(&mut header);
+        decode_error(&header)
+    };
+    assert_eq!(patched(4, 2), Some(FrameError::Version { got: 2 }));
+    assert_eq!(patched(5, 0), Some(FrameError::Kind { got: 0 }));
+    assert_eq!(patched(5, 13), Some(FrameError::Kind { got: 13 }));
+    assert_eq!(patched(6, 1), Some(FrameError::Flags { got: 1 }));
+    assert_eq!(patched(20, 1), Some(FrameError::Unused { field: "reserved" }));
+    assert_eq!(patched(16, 1), Some(FrameError::Unused { field: "stream" }));
+    assert_eq!(patched(12, 1), Some(FrameError::Count { got: 1, limit: 0 }));
+    assert_eq!(patched(8, 1), Some(FrameError::Length { got: 1, expected: 0 }));
+    let error = shuffle_protocol::error::ShuffleError::from(FrameError::Version { got: 2 });
+    assert!(error.to_string().contains("ours 1..=1, theirs 2..=2"), "{error}");
+}
+
+#[test]
+fn entries_that_make_no_sense_are_named() {
+    for (at, byte) in [(40, 2), (41, 2), (42, 4), (44, 1), (23, 2), (27, 2)] {
+        let mut body = vec![0; 2 * 48];
+        body[48 + at] = byte;
+        let wire = model::deframer::frame(FrameKind::Slots, 2, &body);
+        let error = decode_error(&wire);
+        assert!(
+            matches!(error, Some(FrameError::Entry { index: 1, .. })),
+            "{at}: {error:?}"
+        );
+    }
+    for (kind, length, at) in [
+        (FrameKind::Release, 12, 8),
+        (FrameKind::Release, 12, 9),
+        (FrameKind::End, 56, 48),
+        (FrameKind::End, 56, 52),
+    ] {
+        let mut body = vec![0; length];
+        body[at] = 2;
+        let error = decode_error(&model::deframer::frame(kind, 1, &body));
+        assert!(
+            matches!(error, Some(FrameError::Entry { index: 0, .. })),
+            "{at}: {error:?}"
+        );
+    }
+}
+
+/// The slices of a data frame belong to its channel, begin at its sequence and fill its payload.
+#[test]
+fn slices_must_fit_their_frame() {
+    let slice = SlotEntry {
+        length: 10,
+        ..SlotEntry::default()
+    };
+    let head = |slices: &[SlotEntry], patch: &[(usize, u8)]| {
+        let mut wire = BytesMut::new();
+        encode_data_head(slice.stream, slice.sequence, slices, &mut wire);
+        let mut wire = wire.to_vec();
+        for (at, byte) in patch {
+            wire[*at] = *byte;
+        }
+        samples::seal_frame(&mut wire, slices.len() * 48);
+        decode_error(&wire)
+    };
+    assert_eq!(head(&[slice, slice], &[]), None);
+    for patch in [
+        [(40, 1)],
+        [(88, 1)],
+        [(48, 1)],
+        [(8, 59)],
+        [(64, 11)],
+        [(16, 7)],
+        [(24, 7)],
+    ] {
+        let error = head(&[slice, slice], &patch);
+        assert!(
+            matches!(error, Some(FrameError::Entry { .. } | FrameError::Length { .. })),
+            "{patch:?}: {error:?}"
+        );
+    }
+}
+
+// ------------------------------------------------------------------------------- control frames
+
+#[test]
+fn before_the_handshake_only_short_control_frames() {
+    for (name, wire, _) in samples::frames() {
+        let (_, result) = events(&mut Deframer::for_handshake(), &wire, wire.len());
+        assert_eq!(result.is_ok(), name == "control", "{name}: {result:?}");
+    }
+    let header = samples::header(FrameKind::Control, MAX_HANDSHAKE_BYTES + 1, 0);
+    let mut deframer = Deframer::for_handshake();
+    deframer.handle_bytes(&header);
+    assert!(matches!(deframer.poll_event(), Err(FrameError::ControlTooLarge { .. })));
+    let mut deframer = Deframer::for_handshake();
+    deframer.handle_established();
+    deframer.handle_bytes(&header);
+    assert_eq!(deframer.poll_event(), Ok(None));
+}
+
+/// A few bytes per element must not become a few hundred in memory, millions of times.
+#[test]
+fn control_messages_are_bounded_before_they_are_decoded() {
+    let varint = |mut n: usize, out: &mut Vec<u8>| {
+        while n >= 0x80 {
+            out.push(u8::try_from(n & 0x7f).unwrap() | 0x80);
+            n >>= 7;
+        }
+        out.push(u8::try_from(n).unwrap());
+    };
+    let message = |number: usize, content: &[u8]| {
+        let mut body = Vec::new();
+        varint(number << 3 | 2, &mut body);
+        varint(content.len(), &mut body);
+        body.extend_from_slice(content);
+        decode_error(&model::deframer::frame(FrameKind::Control, 0, &body))
+    };
+    let channels = |n: usize| [0x2a, 0].repeat(n);
+    assert_eq!(message(14, &channels(65_536)), None);
+    assert!(matches!(message(14, &channels(65_537)), Some(FrameError::Control(_))));
+    // The nodes of a group, empty, in a message that may be long for another reason.
+    let mut group = vec![0x32];
+    varint(600 << 10, &mut group);
+    group.extend([0x1a, 0].repeat(300 << 10));
+    assert!(matches!(message(14, &group), Some(FrameError::ControlTooLarge { .. })));
+    // The same in a message that is never long.
+    assert!(matches!(
+        message(13, &[0x1a, 0].repeat(300 << 10)),
+        Some(FrameError::ControlTooLarge { .. })
+    ));
+    assert_eq!(message(99, &[]), Some(FrameError::UnknownMessage));
+    let empty = decode_error(&model::deframer::frame(FrameKind::Control, 0, &[]));
+    assert!(matches!(empty, Some(FrameError::Control(_))));
+    let two = decode_error(&model::deframer::frame(
+        FrameKind::Control,
+        0,
+        &[0x9a, 1, 0, 0x9a, 1, 0],
+    ));
+    assert!(matches!(two, Some(FrameError::Control(_))), "{two:?}");
+}
