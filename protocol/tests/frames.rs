@@ -8,7 +8,7 @@ use model::deframer::{encode, events};
 use proptest::prelude::*;
 use shuffle_protocol::frame::{
     Arena, Batch, Deframer, EndEntry, Event, Frame, FrameError, FrameKind, GrantEntry, HEADER_BYTES, NumberEntry,
-    ReleaseEntry, SlotEntry, encode_data_head, encode_grants, encode_slots,
+    ReleaseEntry, SlotEntry, encode_data_head, encode_grants, encode_numbers, encode_slots,
 };
 use shuffle_protocol::ids::{Sequence, StreamId, SubpartitionIndex, WriterId};
 use shuffle_protocol::limits::{
@@ -151,6 +151,27 @@ proptest! {
     fn noise_is_refused_at_once(noise in prop::collection::vec(any::<u8>(), HEADER_BYTES..200)) {
         // Only one in 2^32 of them begins as a frame does.
         prop_assert!(decode_error(&noise).is_some());
+    }
+}
+
+/// The example of docs/protocol.md, byte by byte.
+#[test]
+fn the_documented_frame_is_what_is_sent() {
+    let mut wire = BytesMut::new();
+    let ack = NumberEntry {
+        stream: StreamId::new(3),
+        number: 42,
+        ..NumberEntry::default()
+    };
+    encode_numbers(FrameKind::Ack, &[ack], &mut wire);
+    let lines: Vec<String> = wire
+        .chunks(16)
+        .map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "))
+        .collect();
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/protocol.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for line in &lines {
+        assert!(page.contains(line), "docs/protocol.md lacks {lines:#?}");
     }
 }
 

@@ -25,9 +25,6 @@ mod number;
 mod release;
 mod slot;
 
-#[cfg(test)]
-mod tests;
-
 pub use control::encode_control;
 pub use deframer::Deframer;
 pub use encode::{
