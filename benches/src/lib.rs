@@ -1,4 +1,63 @@
 #![forbid(unsafe_code)]
-#![doc = "x"]
+#![doc = include_str!("../README.md")]
+
+pub mod cli;
+pub mod clock;
+mod cluster;
+mod console;
+pub mod error;
+mod executor;
+pub mod report;
 pub mod rows;
+mod scenario;
 pub mod text;
+
+use std::process::ExitCode;
+
+use cli::{Cli, Command, CommonArgs};
+use console::Console;
+use error::BenchError;
+use report::{FailureReport, ShuffleReport};
+
+/// Does what the command line says; the exit status is 0 if it succeeded and was verified.
+pub fn run(cli: Cli) -> ExitCode {
+    match cli.command {
+        Command::Server { parent, options } => cluster::serve(parent, &options),
+        Command::Executor { role, spec } => executor::execute(&role, &spec),
+        Command::Demo(args) => conduct("demo", &args.common, async |console| {
+            scenario::demo(&args, console).await
+        }),
+        Command::Repartition(args) => conduct("repartition", &args.common, async |console| {
+            scenario::repartition(&args, console).await
+        }),
+    }
+}
+
+/// Runs a scenario on this thread, which lives as long as the process does.
+fn conduct(
+    name: &'static str,
+    common: &CommonArgs,
+    scenario: impl AsyncFnOnce(&mut Console) -> Result<ShuffleReport, BenchError>,
+) -> ExitCode {
+    let mut console = Console::new();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(scenario(&mut console)),
+        Err(source) => Err(BenchError::Io {
+            what: "cannot start the runtime".to_owned(),
+            source,
+        }),
+    };
+    let error = match result {
+        Ok(report) if report.verified => return ExitCode::SUCCESS,
+        Ok(_) => return ExitCode::FAILURE,
+        Err(error) => error,
+    };
+    eprintln!("shuffle-bench {name}: {error}");
+    if let Some(target) = &common.json
+        && let Err(error) = target.write(&FailureReport::new(name, error.to_string()))
+    {
+        eprintln!("shuffle-bench {name}: cannot write the JSON report: {error}");
+    }
+    error.exit_code()
+}

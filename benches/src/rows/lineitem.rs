@@ -205,11 +205,7 @@ mod tests {
     fn more_parts_than_orders_leave_some_empty() {
         let scale = 0.001;
         let parts = 2_000;
-        let first = digest(LineitemPart {
-            scale,
-            part: 0,
-            parts,
-        });
+        let first = digest(LineitemPart { scale, part: 0, parts });
         let last = digest(LineitemPart {
             scale,
             part: parts - 1,
@@ -222,13 +218,7 @@ mod tests {
     #[test]
     fn rows_read_as_tpch_writes_them() {
         let distributions = Distributions::static_default();
-        let items = LineItemGenerator::new_with_distributions_and_text_pool(
-            0.01,
-            1,
-            1,
-            distributions,
-            text_pool(),
-        );
+        let items = LineItemGenerator::new_with_distributions_and_text_pool(0.01, 1, 1, distributions, text_pool());
         let mut rows = LineitemPart {
             scale: 0.01,
             part: 0,

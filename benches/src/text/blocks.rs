@@ -173,10 +173,7 @@ mod tests {
         let mut all = Vec::new();
         let mut firsts = Vec::new();
         while let Some(block) = reader.next_block().expect("readable") {
-            assert_eq!(
-                block.first_line,
-                u64::try_from(all.len()).expect("small") + 1
-            );
+            assert_eq!(block.first_line, u64::try_from(all.len()).expect("small") + 1);
             firsts.push(block.first_line);
             all.extend(lines(block.bytes).map(<[u8]>::to_vec));
         }
@@ -225,19 +222,13 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        assert!(
-            matches!(error, ReadError::LineTooLong { line: 3 }),
-            "{error}"
-        );
+        assert!(matches!(error, ReadError::LineTooLong { line: 3 }), "{error}");
     }
 
     #[test]
     fn a_limit_ends_with_the_line_that_holds_its_last_byte() {
         let text = b"aa\nbb\ncc\n";
         let taken = |limit| read_all(Trickle(text, 4), Some(limit)).0.len();
-        assert_eq!(
-            (0..=9).map(taken).collect::<Vec<_>>(),
-            [0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-        );
+        assert_eq!((0..=9).map(taken).collect::<Vec<_>>(), [0, 1, 1, 1, 2, 2, 2, 3, 3, 3]);
     }
 }

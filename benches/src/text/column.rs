@@ -20,9 +20,7 @@ impl FromStr for Delimiter {
             ("\\t" | "tab", ..) => '\t',
             (_, Some(single), None) => single,
             _ => {
-                return Err(format!(
-                    "expected one character (or \\t for a tabulator), got {text:?}"
-                ));
+                return Err(format!("expected one character (or \\t for a tabulator), got {text:?}"));
             }
         };
         if matches!(delimiter, '\n' | '\r') {

@@ -103,10 +103,7 @@ mod tests {
             assert!(ranges.windows(2).all(|pair| pair[0].end == pair[1].start));
             let sizes: Vec<u64> = ranges.iter().map(|range| range.end - range.start).collect();
             let (least, most) = (sizes.iter().min(), sizes.iter().max());
-            assert!(
-                most.zip(least)
-                    .is_some_and(|(most, least)| most - least <= 1)
-            );
+            assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1));
         }
     }
 

@@ -1,0 +1,222 @@
+//! The command line.
+
+use std::num::NonZeroU32;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::report::JsonTarget;
+use crate::text::Delimiter;
+
+/// Loads the shuffle service and reports what it measured.
+///
+/// Every scenario starts what it needs (servers and executors are this same program) on free ports in
+/// a temporary folder, checks that every row arrived exactly once, and cleans up. The exit status is 0
+/// if the run came to its end and was verified.
+#[derive(Debug, Parser)]
+#[command(name = "shuffle-bench", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The scenarios, and the roles in which the program starts itself.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Shuffle TPC-H lineitem rows by order key between two nodes and show what happened
+    ///
+    /// Starts two servers and, on each node, producers and consumers as processes of their own (two of
+    /// each by default). Producers make the rows; a hash of l_orderkey decides which consumer gets a row.
+    Demo(DemoArgs),
+    /// Distribute the lines of a text file by a key column over several files
+    ///
+    /// Lines with the same key end up in the same part. Lines pass unchanged, in no particular order; a
+    /// missing line end after the last line is added. Parts appear under their names only when all of
+    /// them are complete and checked.
+    ///
+    /// Example: shuffle-bench repartition --input lineitem.tbl --delimiter '|' --key 1 --consumers 8
+    /// --output parts
+    Repartition(RepartitionArgs),
+    /// (internal) A server of a run; takes the options of shuffle-server
+    #[command(hide = true, disable_help_flag = true)]
+    Server {
+        /// The process that started this one.
+        #[arg(long)]
+        parent: u32,
+        /// Options of the server.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        options: Vec<String>,
+    },
+    /// (internal) An executor of a run
+    #[command(hide = true)]
+    Executor {
+        /// What it is called in messages.
+        role: String,
+        /// Its task, as JSON.
+        spec: String,
+    },
+}
+
+/// Options of `demo`.
+#[derive(Debug, Clone, Args)]
+pub struct DemoArgs {
+    /// TPC-H scale factor, 0.001 to 1000: 1 is about 6 million rows, 750 MB
+    #[arg(long, default_value = "0.1", value_parser = parse_scale)]
+    pub scale: f64,
+    /// Producer processes on each node
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub producers: u16,
+    /// Consumer processes on each node
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub consumers: u16,
+    /// What all scenarios have in common.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Options of `repartition`.
+#[derive(Debug, Clone, Args)]
+pub struct RepartitionArgs {
+    /// Text file to read, or - for standard input
+    #[arg(long, value_name = "FILE|-")]
+    pub input: PathBuf,
+    /// The character between two columns; \t stands for a tabulator
+    #[arg(long, value_name = "C")]
+    pub delimiter: Delimiter,
+    /// Number of the column that holds the key, counted from 1
+    #[arg(long, value_name = "N")]
+    pub key: NonZeroU32,
+    /// Number of parts to write
+    #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub consumers: u32,
+    /// Folder for part-00000, part-00001, ...; made if it does not exist
+    #[arg(long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// Replace parts that are already there
+    #[arg(long)]
+    pub force: bool,
+    /// Producer processes on each node
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub producers: u16,
+    /// Number of nodes, each with its own server
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=2))]
+    pub nodes: u16,
+    /// What all scenarios have in common.
+    #[command(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Options of every scenario.
+#[derive(Debug, Clone, Args)]
+pub struct CommonArgs {
+    /// Buffers in each server's pool; the default makes 64 MiB together with the buffer size
+    #[arg(long, value_name = "N")]
+    pub pool_buffers: Option<u32>,
+    /// Bytes in one buffer, a power of two; default 32768, or less if the pool could not guarantee
+    /// every writer and reader its minimum otherwise
+    #[arg(long, value_name = "BYTES")]
+    pub buffer_size: Option<u32>,
+    /// Write one JSON object with what was found to a file, or with - to standard output, which then
+    /// holds nothing else (tables and progress go to standard error)
+    #[arg(long, value_name = "FILE|-")]
+    pub json: Option<JsonTarget>,
+    /// Give up when nothing has moved for this many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    pub stall_timeout: u64,
+    /// List every process with its number, and show the servers' log
+    #[arg(short, long)]
+    pub verbose: bool,
+}
+
+fn parse_scale(text: &str) -> Result<f64, String> {
+    let scale: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    if (0.001..=1000.0).contains(&scale) {
+        Ok(scale)
+    } else {
+        Err("expected a number from 0.001 to 1000".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, Parser};
+
+    use super::{Cli, Command, JsonTarget};
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn demo_needs_no_option() {
+        let cli = Cli::try_parse_from(["shuffle-bench", "demo"]).expect("parsed");
+        let Command::Demo(demo) = cli.command else {
+            panic!("not a demo");
+        };
+        assert!((demo.scale - 0.1).abs() < 1e-9);
+        assert_eq!((demo.producers, demo.consumers), (2, 2));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for arguments in [
+            &["demo", "--scale", "0"][..],
+            &["demo", "--scale", "nan"],
+            &["demo", "--producers", "0"],
+            &["repartition", "--input", "-"],
+            &[
+                "repartition",
+                "--input",
+                "-",
+                "--delimiter",
+                "ab",
+                "--key",
+                "1",
+                "--output",
+                "x",
+            ],
+            &[
+                "repartition",
+                "--input",
+                "-",
+                "--delimiter",
+                "|",
+                "--key",
+                "0",
+                "--output",
+                "x",
+            ],
+        ] {
+            let all = ["shuffle-bench"].iter().chain(arguments);
+            assert!(Cli::try_parse_from(all).is_err(), "{arguments:?}");
+        }
+    }
+
+    #[test]
+    fn repartition_reads_as_in_its_help() {
+        let cli = Cli::try_parse_from([
+            "shuffle-bench",
+            "repartition",
+            "--input",
+            "-",
+            "--delimiter",
+            "\\t",
+            "--key",
+            "2",
+            "--consumers",
+            "8",
+            "--output",
+            "parts",
+            "--json",
+            "-",
+        ])
+        .expect("parsed");
+        let Command::Repartition(args) = cli.command else {
+            panic!("not a repartition");
+        };
+        assert_eq!((args.key.get(), args.consumers, args.nodes), (2, 8, 2));
+        assert_eq!(args.common.json, Some(JsonTarget::Standard));
+    }
+}

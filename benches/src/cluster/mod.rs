@@ -1,0 +1,18 @@
+//! The processes of a run: servers and executors, all of them this same program.
+//!
+//! ```text
+//! shuffle-bench demo ---+--- shuffle-bench server      (one per node; ready line on standard output)
+//!   standard input      +--- shuffle-bench executor    (events on standard output, one JSON a line)
+//!   of a child: orders       messages of both: standard error, relayed with the role
+//! ```
+//!
+//! Children are killed when this process ends, however it ends: in order by [`Children::stop`], or by
+//! the kernel (parent-death signal, set by each child at its start).
+
+mod child;
+mod observe;
+mod server;
+
+pub(crate) use child::{ChildEvent, ChildId, Children, Order, follow_parent};
+pub(crate) use observe::Peaks;
+pub(crate) use server::{Server, ServerOptions, node_name, serve};

@@ -1,0 +1,114 @@
+//! What an executor process of a run does: attach, wait for the start, produce or consume, report.
+//!
+//! ```text
+//! parent --- spec (argument), "go", blocks of text ---> standard input
+//! parent <-- attached, progress .., finished | failed        --- standard output, one JSON a line
+//! ```
+
+mod consume;
+mod message;
+mod orders;
+mod produce;
+mod progress;
+mod sink;
+
+pub(crate) use message::{
+    ConsumeSpec, ConsumerResult, Event, ExecutorSpec, GroupSpec, ProduceSpec, ProducerResult, Sink, Source, Task,
+};
+pub(crate) use orders::{END_OF_TEXT, GO, block_order};
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use shuffle_client::{AttachOptions, Session};
+use shuffle_protocol::{JobId, ShuffleError};
+
+use crate::cluster::follow_parent;
+use crate::error::BenchError;
+use message::emit;
+use orders::Orders;
+
+/// Why an executor cannot do its task.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ExecutorError {
+    /// The shuffle failed.
+    #[error("{0}")]
+    Shuffle(#[from] ShuffleError),
+    /// The input or the output did.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// Runs an executor to its end. The exit status says whether it succeeded; details were reported.
+pub(crate) fn execute(role: &str, spec: &str) -> ExitCode {
+    match prepare(spec) {
+        Ok((runtime, spec)) => {
+            let result = runtime.block_on(run(role, spec));
+            // A read of standard input may still be waiting in another thread.
+            runtime.shutdown_background();
+            match result {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    emit(&failed(&error));
+                    ExitCode::FAILURE
+                }
+            }
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            error.exit_code()
+        }
+    }
+}
+
+fn prepare(spec: &str) -> Result<(tokio::runtime::Runtime, ExecutorSpec), BenchError> {
+    let spec: ExecutorSpec = serde_json::from_str(spec)
+        .map_err(|error| BenchError::Usage(format!("not a task for an executor: {error}")))?;
+    follow_parent(spec.parent)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| BenchError::Io {
+            what: "cannot start the runtime".to_owned(),
+            source,
+        })?;
+    Ok((runtime, spec))
+}
+
+async fn run(role: &str, spec: ExecutorSpec) -> Result<(), ExecutorError> {
+    let session = Session::attach(
+        AttachOptions::new(JobId::new(spec.job))
+            .socket(&spec.socket)
+            .name(role)
+            .timeout(Duration::from_secs(ATTACH_SECONDS)),
+    )
+    .await?;
+    let mut orders = Orders::new();
+    emit(&Event::Attached);
+    orders.wait_for_go().await?;
+    let result = match spec.task {
+        Task::Produce(task) => produce::run(&session, task, orders).await,
+        Task::Consume(task) => consume::run(&session, task).await,
+    };
+    let event = result?;
+    session.detach().await?;
+    emit(&event);
+    Ok(())
+}
+
+fn failed(error: &ExecutorError) -> Event {
+    match error {
+        ExecutorError::Shuffle(error) => Event::Failed {
+            message: error.to_string(),
+            first_cause: Some(error.first_cause().to_string()),
+        },
+        ExecutorError::Other(message) => Event::Failed {
+            message: message.clone(),
+            first_cause: None,
+        },
+    }
+}
+
+/// The one intermediate result of a run.
+const RESULT: u64 = 1;
+const ATTACH_SECONDS: u64 = 20;

@@ -1,0 +1,77 @@
+//! What a scenario found: one JSON object with stable names, and a table for people.
+
+mod shuffle;
+mod table;
+
+pub use shuffle::{FailureReport, ShuffleReport};
+pub use table::Table;
+pub(crate) use table::{bytes, grouped};
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+/// Where the JSON object of a scenario goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum JsonTarget {
+    /// Standard output, which then holds nothing else.
+    Standard,
+    /// A file, which is replaced.
+    File(PathBuf),
+}
+
+impl FromStr for JsonTarget {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Ok(match text {
+            "-" => Self::Standard,
+            path => Self::File(path.into()),
+        })
+    }
+}
+
+impl JsonTarget {
+    /// Writes one object and a line end.
+    ///
+    /// # Errors
+    /// The file or standard output cannot be written.
+    pub fn write(&self, report: &impl Serialize) -> io::Result<()> {
+        let mut text = serde_json::to_string_pretty(report)?;
+        text.push('\n');
+        match self {
+            Self::Standard => {
+                let mut output = io::stdout().lock();
+                output.write_all(text.as_bytes())?;
+                output.flush()
+            }
+            Self::File(path) => fs::write(path, text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::JsonTarget;
+
+    #[test]
+    fn a_dash_is_standard_output() {
+        assert_eq!("-".parse(), Ok(JsonTarget::Standard));
+        assert_eq!("out.json".parse(), Ok(JsonTarget::File("out.json".into())));
+    }
+
+    #[test]
+    fn a_file_is_replaced_by_one_object() {
+        let dir = tempfile::tempdir().expect("folder");
+        let path = dir.path().join("report.json");
+        std::fs::write(&path, "something much longer than the object").expect("written");
+        JsonTarget::File(path.clone())
+            .write(&serde_json::json!({"scenario": "x"}))
+            .expect("written");
+        let text = std::fs::read_to_string(&path).expect("read");
+        assert_eq!(text, "{\n  \"scenario\": \"x\"\n}\n");
+    }
+}
