@@ -229,3 +229,34 @@ fn in_words() {
          9 buffers, 4 of 64 available, held by writer 1 of job 3: 60"
     );
 }
+
+/// The table of docs/protocol.md names every kind with its code.
+#[test]
+fn codes_are_documented() {
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/protocol.md");
+    let page = std::fs::read_to_string(page).unwrap();
+    for code in 1..=30 {
+        let wire = control::Error {
+            code,
+            numbers: vec![0; 4],
+            texts: vec![String::new(); 3],
+            ..control::Error::default()
+        };
+        let error = ShuffleError::from(wire);
+        assert_eq!(error.kind().code(), code);
+        let debug = format!("{:?}", error.kind());
+        let name = debug.split(' ').next().unwrap();
+        let row = format!("| {code} | {name} |");
+        let line = page.lines().find(|line| line.starts_with(&row));
+        let line = line.unwrap_or_else(|| panic!("docs/protocol.md lacks {row}"));
+        let initiator = match error.kind().initiator() {
+            Initiator::Caller => "caller",
+            Initiator::Peer => "peer",
+            Initiator::Network => "network",
+            Initiator::Disk => "disk",
+            Initiator::Own => "own",
+        };
+        let retryable = if error.kind().is_retryable() { "yes " } else { "" };
+        assert!(line.ends_with(&format!("| {initiator} | {retryable}|")), "{line}");
+    }
+}

@@ -166,7 +166,12 @@ fn the_documented_frame_is_what_is_sent() {
     encode_numbers(FrameKind::Ack, &[ack], &mut wire);
     let lines: Vec<String> = wire
         .chunks(16)
-        .map(|line| line.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" "))
+        .map(|line| {
+            line.iter()
+                .map(|byte| format!("{byte:02x}"))
+                .collect::<Vec<_>>()
+                .join(" ")
+        })
         .collect();
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/protocol.md");
     let page = std::fs::read_to_string(page).unwrap();
