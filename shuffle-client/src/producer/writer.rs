@@ -326,7 +326,7 @@ impl Writer {
     }
 
     /// Waits for what a step needs. False: it needs nothing.
-    async fn wait_for(&self, need: Need) -> bool {
+    async fn wait_for(&mut self, need: Need) -> bool {
         match need {
             Need::Nothing => return false,
             Need::Limit => self.shared().wake.notified().await,
