@@ -366,8 +366,6 @@ fn specifications_that_contradict_themselves_are_refused() {
         extent_buffers: 4,
         read_reserve_buffers: 0,
     };
-    let error = NetworkPool::new(config, NoBacking)
-        .err()
-        .expect("10 is no multiple of 4");
+    let error = NetworkPool::new(config, NoBacking).expect_err("10 is no multiple of 4");
     assert!(error.to_string().contains("multiple of extent_buffers (4)"), "{error}");
 }
