@@ -10,13 +10,14 @@
 //! ```
 //!
 //! Memory: the header lies in the struct. The body's buffer grows with what has arrived (at most to twice that, and
-//! never beyond the checked length), and is used again as soon as the batches cut from it are dropped.
+//! never beyond the checked length), and is used again as soon as the batches cut from it are dropped; only that of
+//! a long control message is not kept.
 
 use bytes::BytesMut;
 
 use super::header::{FrameKind, HEADER_BYTES, Header};
-use super::{Event, FrameError};
-use crate::limits::MAX_HANDSHAKE_BYTES;
+use super::{EndEntry, Entry, Event, FrameError};
+use crate::limits::{MAX_BATCH_ENTRIES, MAX_HANDSHAKE_BYTES};
 
 /// Finds the frames in a stream of bytes. The caller reads; this only says how much it wants and what it found.
 ///
@@ -49,6 +50,10 @@ pub struct Deframer {
 
 /// The least room for a body that is given out at once, in bytes, if that much is wanted.
 const ROOM: usize = 16 << 10;
+/// The longest body after which its buffer is kept for the next, in bytes: any batch, but no long control message.
+const KEPT: usize = 64 << 10;
+
+const _: () = assert!(KEPT >= (MAX_BATCH_ENTRIES * EndEntry::BYTES) as usize);
 
 impl Deframer {
     /// At the beginning of a frame.
@@ -162,6 +167,9 @@ impl Deframer {
         self.header_filled = 0;
         let body = self.body.split_to(self.body_filled).freeze();
         self.body_filled = 0;
+        if body.len() > KEPT {
+            self.body = BytesMut::new();
+        }
         match Event::decode(&header, body) {
             Ok(event) => Ok(Some(event)),
             Err(error) => {
