@@ -10,14 +10,13 @@ mod demux;
 mod event;
 mod gate;
 mod inbox;
+mod item;
 mod open;
 mod record;
 mod spec;
 
-#[cfg(test)]
-mod tests;
-
-pub use gate::{Buffer, BufferOrEvent, EndOfSubpartition, Event, Gate, GateStats, Record, RecordOrEvent};
+pub use gate::Gate;
+pub use item::{Buffer, BufferOrEvent, EndOfSubpartition, Event, GateStats, Record, RecordOrEvent};
 pub use spec::{ChannelSpec, GateSpec};
 
 pub(crate) use demux::Arrival;

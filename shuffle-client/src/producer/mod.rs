@@ -15,9 +15,6 @@ mod spec;
 mod timer;
 mod writer;
 
-#[cfg(test)]
-mod tests;
-
 pub use handle::WriteBuffer;
 pub use record::{RECORD_PREFIX_BYTES, encode_record};
 pub use selector::{SelectFn, Selector, hash_key, subpartition_of};

@@ -1,0 +1,349 @@
+//! What a writer has in its books, and what is true of it.
+
+use std::time::Instant;
+
+use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
+use shuffle_protocol::frame::SlotEntry;
+use shuffle_protocol::ids::{Sequence, SubpartitionIndex, WriterId};
+use shuffle_protocol::partition::{BufferKind, Totals};
+
+/// A granted buffer.
+pub(crate) trait Space {
+    /// Number of the buffer in the write arena.
+    fn slot(&self) -> u32;
+    /// Its memory.
+    fn space(&mut self) -> &mut [u8];
+    /// The same, to read.
+    fn bytes(&self) -> &[u8];
+}
+
+/// What a step needs before it can go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Nothing: it is done.
+    Nothing,
+    /// A granted buffer.
+    Buffer,
+    /// The queue limit of the subpartition to rise.
+    Limit,
+}
+
+/// The fixed facts of a writer.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CoreConfig {
+    pub(crate) writer: WriterId,
+    pub(crate) subpartitions: u32,
+    pub(crate) capacity: usize,
+    pub(crate) max_queued: u32,
+    pub(crate) after_each_record: bool,
+}
+
+/// A buffer that leaves, with its descriptor.
+pub(crate) struct HandOver<B> {
+    pub(crate) entry: SlotEntry,
+    pub(crate) buffer: B,
+    pub(crate) used: usize,
+}
+#[derive(Clone, Copy, Default)]
+pub(super) struct Shape {
+    pub(super) kind: BufferKind,
+    pub(super) continues: bool,
+    pub(super) partial_start: bool,
+}
+
+pub(super) struct Subpartition {
+    pub(super) handed: u64,
+    pub(super) limit: u64,
+    pub(super) totals: Totals,
+    /// Place in `Core::open`.
+    pub(super) open: Option<u32>,
+}
+
+impl Subpartition {
+    fn queued(&self, window: u64) -> u64 {
+        self.handed.saturating_sub(self.limit - window)
+    }
+}
+
+pub(super) struct Open<B> {
+    pub(super) buffer: B,
+    pub(super) subpartition: u32,
+    pub(super) used: usize,
+    pub(super) records: u32,
+    pub(super) partial_start: bool,
+    pub(super) opened_at: Instant,
+    /// It is to leave as soon as the limit allows.
+    pub(super) due: bool,
+}
+
+pub(crate) struct Core<B> {
+    pub(super) config: CoreConfig,
+    pub(super) free: Vec<B>,
+    pub(super) open: Vec<Open<B>>,
+    pub(super) subpartitions: Vec<Subpartition>,
+    pub(super) leaving: Vec<HandOver<B>>,
+    /// Buffers taken from `free`, less those put back.
+    pub(super) taken: u64,
+    pub(super) demanded: u64,
+    pub(super) prefetch: u64,
+    pub(super) in_flight: u64,
+    pub(super) torn: Option<SubpartitionIndex>,
+    pub(super) failure: Option<ShuffleError>,
+}
+
+/// Granted buffers kept in hand: at first, and once the producer had to wait.
+const PREFETCH_LEAST: u64 = 2;
+pub(super) const PREFETCH_MOST: u64 = 8;
+
+impl<B: Space> Core<B> {
+    pub(crate) fn new(config: CoreConfig) -> Self {
+        let limit = u64::from(config.max_queued);
+        let subpartitions = (0..config.subpartitions)
+            .map(|_| Subpartition {
+                handed: 0,
+                limit,
+                totals: Totals::default(),
+                open: None,
+            })
+            .collect();
+        Self {
+            config,
+            free: Vec::new(),
+            open: Vec::new(),
+            subpartitions,
+            leaving: Vec::new(),
+            taken: 0,
+            demanded: 0,
+            prefetch: PREFETCH_LEAST,
+            in_flight: 0,
+            torn: None,
+            failure: None,
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------- from the server
+
+    pub(crate) fn handle_grant(&mut self, buffer: B) {
+        self.free.push(buffer);
+    }
+
+    /// The queue limit of a subpartition is now `limit`; a lower one is late and means nothing.
+    pub(crate) fn handle_limit(&mut self, subpartition: u32, limit: u64) -> Result<()> {
+        let Some(sub) = self.subpartitions.get_mut(to_index(subpartition)) else {
+            return Err(broken(format!(
+                "a queue limit for subpartition {subpartition}, which is not there"
+            )));
+        };
+        let window = u64::from(self.config.max_queued);
+        let before = sub.queued(window);
+        sub.limit = sub.limit.max(limit);
+        self.in_flight -= before - sub.queued(window);
+        if let Some(open) = sub.open
+            && self.open[to_index(open)].due
+        {
+            self.hand_over_open(subpartition);
+        }
+        Ok(())
+    }
+
+    /// The writer has failed. The first failure stays; its buffers are to be given back.
+    pub(crate) fn handle_failure(&mut self, error: ShuffleError) -> Vec<B> {
+        self.failure.get_or_insert(error);
+        self.take_unsent()
+    }
+
+    // --------------------------------------------------------------------------------------------------- output
+
+    /// What leaves, in order.
+    pub(crate) fn poll_leaving(&mut self) -> std::vec::Drain<'_, HandOver<B>> {
+        self.leaving.drain(..)
+    }
+
+    pub(crate) fn has_leaving(&self) -> bool {
+        !self.leaving.is_empty()
+    }
+
+    /// The number of buffers wanted in total, if it is time to say so.
+    pub(crate) fn poll_demand(&mut self) -> Option<u64> {
+        let wanted = self.taken + self.prefetch;
+        if self.failure.is_some() || wanted < self.demanded + self.prefetch / 2 {
+            return None;
+        }
+        self.demanded = wanted;
+        Some(wanted)
+    }
+
+    /// Buffers that wait in a subpartition; `None` if it is blocked: its queue and its open buffer are full.
+    pub(crate) fn load(&self, subpartition: u32) -> Option<u64> {
+        let sub = &self.subpartitions[to_index(subpartition)];
+        let full = sub
+            .open
+            .is_none_or(|place| self.open[to_index(place)].used == self.config.capacity);
+        let blocked = full && sub.handed == sub.limit;
+        (!blocked).then(|| sub.queued(u64::from(self.config.max_queued)))
+    }
+
+    pub(crate) fn subpartitions(&self) -> u32 {
+        self.config.subpartitions
+    }
+
+    pub(crate) fn has_open(&self) -> bool {
+        !self.open.is_empty()
+    }
+
+    /// What was handed over, by subpartition.
+    pub(crate) fn totals(&self) -> Vec<Totals> {
+        self.subpartitions.iter().map(|sub| sub.totals).collect()
+    }
+
+    /// Buffers that never leave; the writer is done.
+    pub(crate) fn take_unsent(&mut self) -> Vec<B> {
+        for open in &self.open {
+            self.subpartitions[to_index(open.subpartition)].open = None;
+        }
+        let open = self.open.drain(..).map(|open| open.buffer);
+        self.free.drain(..).chain(open).collect()
+    }
+
+    /// Whether calls can still succeed.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        match self.torn {
+            None => Ok(()),
+            Some(subpartition) => Err(ShuffleError::new(
+                ErrorKind::Cancelled,
+                "an earlier write was dropped in the middle of a record or event that spans buffers; the stream \
+                 cannot go on from there",
+            )
+            .subpartition(subpartition)),
+        }
+    }
+
+    pub(super) fn check_usable(&self, subpartition: SubpartitionIndex) -> Result<()> {
+        if let Some(error) = &self.failure {
+            return Err(error.clone());
+        }
+        if subpartition.value() >= self.config.subpartitions {
+            return Err(ShuffleError::new(
+                ErrorKind::InvalidRequest,
+                format!("the partition has {} subpartitions", self.config.subpartitions),
+            )
+            .subpartition(subpartition));
+        }
+        Ok(())
+    }
+
+    // ------------------------------------------------------------------------------------------------- helpers
+
+    pub(super) fn take_free(&mut self) -> Option<B> {
+        let buffer = self.free.pop()?;
+        self.taken += 1;
+        Some(buffer)
+    }
+
+    pub(super) fn is_open(&self, index: u32) -> bool {
+        self.subpartitions[to_index(index)].open.is_some()
+    }
+
+    pub(super) fn has_limit(&self, index: u32) -> bool {
+        let sub = &self.subpartitions[to_index(index)];
+        sub.handed < sub.limit
+    }
+
+    pub(super) fn open_space(&self, index: u32) -> Option<usize> {
+        let place = self.subpartitions[to_index(index)].open?;
+        Some(self.config.capacity - self.open[to_index(place)].used)
+    }
+
+    pub(super) fn mark_due(&mut self, index: u32) {
+        if let Some(place) = self.subpartitions[to_index(index)].open {
+            self.open[to_index(place)].due = true;
+        }
+    }
+
+    pub(super) fn open_buffer(&mut self, index: u32, buffer: B, partial_start: bool, now: Instant) {
+        let place = u32::try_from(self.open.len()).expect("invariant: no more open than subpartitions");
+        self.open.push(Open {
+            buffer,
+            subpartition: index,
+            used: 0,
+            records: 0,
+            partial_start,
+            opened_at: now,
+            due: false,
+        });
+        self.subpartitions[to_index(index)].open = Some(place);
+    }
+
+    /// Hands the open buffer of a subpartition over, if there is one and the limit allows.
+    pub(super) fn hand_over_open(&mut self, index: u32) -> bool {
+        let Some(place) = self.subpartitions[to_index(index)].open else {
+            return false;
+        };
+        if !self.has_limit(index) {
+            return false;
+        }
+        let open = self.open.swap_remove(to_index(place));
+        self.subpartitions[to_index(index)].open = None;
+        if let Some(moved) = self.open.get(to_index(place)) {
+            self.subpartitions[to_index(moved.subpartition)].open = Some(place);
+        }
+        let shape = Shape {
+            partial_start: open.partial_start,
+            ..Shape::default()
+        };
+        self.hand_over(index, open.buffer, open.used, open.records, shape);
+        true
+    }
+
+    pub(super) fn hand_over(&mut self, index: u32, buffer: B, used: usize, records: u32, shape: Shape) {
+        let sub = &mut self.subpartitions[to_index(index)];
+        debug_assert!(sub.handed < sub.limit);
+        let checksum = crc32fast::hash(&buffer.bytes()[..used]);
+        let length = u32::try_from(used).expect("invariant: a buffer is at most 16 MiB");
+        sub.totals.add_buffer(length, checksum, records, shape.kind);
+        let entry = SlotEntry {
+            stream: self.config.writer.into(),
+            subpartition: SubpartitionIndex::new(index),
+            sequence: Sequence::new(sub.handed),
+            slot: buffer.slot(),
+            length,
+            checksum,
+            records,
+            kind: shape.kind,
+            continues: shape.continues,
+            partial_start: shape.partial_start,
+            ..SlotEntry::default()
+        };
+        sub.handed += 1;
+        self.in_flight += 1;
+        self.leaving.push(HandOver { entry, buffer, used });
+    }
+
+    #[cfg(any(test, debug_assertions))]
+    pub(crate) fn check_invariants(&self) {
+        let window = u64::from(self.config.max_queued);
+        let in_flight: u64 = self.subpartitions.iter().map(|sub| sub.queued(window)).sum();
+        assert_eq!(in_flight, self.in_flight);
+        for (place, open) in self.open.iter().enumerate() {
+            assert_eq!(
+                self.subpartitions[to_index(open.subpartition)].open.map(to_index),
+                Some(place)
+            );
+            assert!(open.used <= self.config.capacity);
+        }
+        let open = self.subpartitions.iter().filter(|sub| sub.open.is_some()).count();
+        assert_eq!(open, self.open.len());
+        assert!(self.subpartitions.iter().all(|sub| sub.handed <= sub.limit));
+    }
+}
+
+pub(super) fn to_index(value: u32) -> usize {
+    usize::try_from(value).expect("invariant: Linux has at least 32 bits")
+}
+
+fn broken(message: String) -> ShuffleError {
+    ShuffleError::new(ErrorKind::Protocol, message)
+}
