@@ -7,8 +7,9 @@
 //!  pool c  |==|~~~~~~|  <- clamped at its maximum, what it leaves is shared again
 //! ```
 //!
-//! The rule is that of Flink's `NetworkBufferPool::redistributeBuffers`: *required* buffers first, what is left in
-//! proportion to weight, clamped to each *maximum*, the remainder shared again until none is left.
+//! The rule is that of Apache Flink's `NetworkBufferPool.redistributeBuffers`: required buffers first, the rest by weight,
+//! clamped to each maximum, what that leaves shared again until none is left or all are full. It differs in two points: the
+//! weight applies to what lies above the minimum, not to the whole size, and the arithmetic is exact.
 //!
 //! ```text
 //! sum(sizes) == min(available, sum(maximum))        minimum <= size <= maximum
