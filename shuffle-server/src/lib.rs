@@ -1,0 +1,27 @@
+//! The node's service: a sidecar that holds the network buffer pool and serves subpartition queues.
+//!
+//! ```text
+//!  executors ── Unix socket ──┐                              ┌── TCP ── other servers
+//!                             ├─ transport ── node ── transport ┤
+//!                             │        (core, pure)          └── TCP ── executors without a server
+//!                    config ── server ── metrics
+//! ```
+//!
+//! [`node`] decides everything and touches nothing; `transport` and `server` touch sockets, memory, clock and signals and decide
+//! nothing. [`run`] is the whole service; the binary adds nothing to it but arguments.
+#![forbid(unsafe_code)]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("shuffle-server runs on Linux only: it needs memfds, seals, pidfds and descriptor passing");
+
+pub mod config;
+mod executor;
+pub mod metrics;
+pub mod node;
+mod notify;
+mod partition;
+mod peer;
+mod server;
+pub mod transport;
+
+pub use server::{ServerError, run, run_with_args};

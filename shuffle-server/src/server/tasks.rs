@@ -1,0 +1,65 @@
+//! The tasks that run as long as the server: accepting, dialling, the timer and the sampler.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio::task::spawn_local;
+
+use super::Service;
+use crate::transport;
+
+/// How often the process is measured.
+const SAMPLE: Duration = Duration::from_millis(100);
+/// Samples between two looks for overdrawn arenas.
+const OVERDRAWN_EVERY: u32 = 10;
+
+/// Starts all of them.
+pub(crate) fn spawn(service: &Rc<Service>, unix: UnixListener, tcp: TcpListener) {
+    let of = Rc::clone(service);
+    spawn_local(async move {
+        let serve = |stream, permit| {
+            spawn_local(transport::serve_unix(Rc::clone(&of), stream, permit));
+        };
+        transport::accept_all(&of, "executors' socket", async || Ok(unix.accept().await?.0), serve).await;
+    });
+    let of = Rc::clone(service);
+    spawn_local(async move {
+        let serve = |(stream, from), permit| {
+            spawn_local(transport::serve_tcp(Rc::clone(&of), stream, from, permit));
+        };
+        transport::accept_all(&of, "port", async || tcp.accept().await, serve).await;
+    });
+    spawn_local(transport::dial_all(Rc::clone(service)));
+    spawn_local(keep_time(Rc::clone(service)));
+    spawn_local(measure(Rc::clone(service)));
+}
+
+async fn keep_time(service: Rc<Service>) {
+    loop {
+        match service.next_timeout() {
+            Some(at) if at <= Instant::now() => service.with(|core, now| core.handle_timeout(now)),
+            Some(at) => {
+                tokio::select! {
+                    () = tokio::time::sleep_until(at.into()) => {}
+                    () = service.timer.notified() => {}
+                }
+            }
+            None => service.timer.notified().await,
+        }
+    }
+}
+
+async fn measure(service: Rc<Service>) {
+    let mut ticks = tokio::time::interval(SAMPLE);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut count: u32 = 0;
+    loop {
+        ticks.tick().await;
+        service.sample();
+        if count.is_multiple_of(OVERDRAWN_EVERY) {
+            service.drop_overdrawn();
+        }
+        count = count.wrapping_add(1);
+    }
+}

@@ -1,0 +1,287 @@
+//! The writing half of every connection, and what couples it to the reading half: nothing but [`MAX_UNSENT_BYTES`].
+//!
+//! ```text
+//!   signal -> poll the core -> outbox -> vectored write -> slots written -> core
+//! ```
+
+use std::cell::RefCell;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+use std::time::Duration;
+
+use buffer_pool::SlotRef;
+use shuffle_protocol::ShuffleError;
+use shuffle_protocol::control::control::Message;
+use shuffle_protocol::control::{Error as ErrorMessage, Goodbye};
+use shuffle_protocol::error::ErrorKind;
+use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
+
+use super::outbox::{MAX_SLICES, MAX_UNSENT_BYTES, Outbox, WRITE_BYTES};
+use super::tcp::connection_lost;
+use crate::node::Output;
+use crate::notify::Signal;
+use crate::server::Service;
+
+/// How long the last words to a connection may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// A stream socket.
+pub(crate) trait Wire {
+    /// Reads without waiting.
+    fn try_read(&self, space: &mut [u8]) -> io::Result<usize>;
+    /// Waits until a read may succeed.
+    async fn wait_readable(&self) -> io::Result<()>;
+    /// Writes without waiting.
+    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
+    /// Waits until a write may succeed.
+    async fn wait_writable(&self) -> io::Result<()>;
+}
+
+impl Wire for UnixStream {
+    fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
+        Self::try_read(self, space)
+    }
+
+    async fn wait_readable(&self) -> io::Result<()> {
+        self.readable().await
+    }
+
+    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.try_write_vectored(slices)
+    }
+
+    async fn wait_writable(&self) -> io::Result<()> {
+        self.writable().await
+    }
+}
+
+impl Wire for TcpStream {
+    fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
+        Self::try_read(self, space)
+    }
+
+    async fn wait_readable(&self) -> io::Result<()> {
+        self.readable().await
+    }
+
+    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.try_write_vectored(slices)
+    }
+
+    async fn wait_writable(&self) -> io::Result<()> {
+        self.writable().await
+    }
+}
+
+/// Why a connection ends.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The other side closed between two frames, with or without a goodbye.
+    Closed,
+    /// The connection broke.
+    Broken(ShuffleError),
+    /// The other side broke the protocol, or the core wants it gone: it is told why.
+    Refused(ShuffleError),
+}
+
+impl From<io::Error> for End {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(connection_lost(&error))
+    }
+}
+
+/// The other side closed; whether something was cut off decides what that is.
+pub(crate) fn end_of_stream(at_boundary: bool) -> End {
+    if at_boundary {
+        End::Closed
+    } else {
+        End::Broken(ShuffleError::new(
+            ErrorKind::ConnectionLost,
+            "the connection was closed in the middle of a frame",
+        ))
+    }
+}
+
+/// The output of one connection.
+pub(crate) struct Flow {
+    service: Rc<Service>,
+    signal: Rc<Signal>,
+    /// Payload goes inline: slots are leased until they are written.
+    inline: bool,
+    outbox: RefCell<Outbox>,
+    drained: Notify,
+}
+
+impl Flow {
+    pub(crate) fn new(service: &Rc<Service>, signal: Rc<Signal>, inline: bool) -> Self {
+        Self {
+            service: Rc::clone(service),
+            signal,
+            inline,
+            outbox: RefCell::default(),
+            drained: Notify::new(),
+        }
+    }
+
+    /// Writes until the connection breaks or the core wants it closed. `poll` asks the core for at most so many bytes of payload
+    /// and says whether there is more.
+    pub(crate) async fn run(&self, wire: &impl Wire, mut poll: impl FnMut(u64, &mut Vec<Output>) -> bool) -> End {
+        let mut outputs = Vec::new();
+        loop {
+            if let Some(reason) = self.signal.close_reason() {
+                return End::Refused(reason);
+            }
+            let more = match self.fill(&mut outputs, &mut poll) {
+                Ok(more) => more,
+                Err(error) => return End::Refused(error),
+            };
+            if self.outbox.borrow().is_empty() {
+                if !more {
+                    self.signal.wait().await;
+                }
+                continue;
+            }
+            match self.write(wire) {
+                Ok(()) => {
+                    if more {
+                        // Reading and the other connections get their turn.
+                        tokio::task::yield_now().await;
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    let full = self.outbox.borrow().unsent_heads() >= MAX_UNSENT_BYTES;
+                    tokio::select! {
+                        ready = wire.wait_writable() => if let Err(error) = ready { return error.into() },
+                        () = self.signal.wait(), if !full => {}
+                    }
+                }
+                Err(error) => return error.into(),
+            }
+        }
+    }
+
+    /// Resolves while the other side takes what is sent to it: only then more is read from it.
+    pub(crate) async fn may_read(&self) {
+        while self.outbox.borrow().unsent_heads() >= MAX_UNSENT_BYTES {
+            self.drained.notified().await;
+        }
+    }
+
+    /// The last words: what is still to be said, then why; given up after a second.
+    pub(crate) async fn say_goodbye(
+        &self,
+        wire: &impl Wire,
+        reason: &ShuffleError,
+        mut poll: impl FnMut(u64, &mut Vec<Output>) -> bool,
+    ) {
+        let mut outputs = Vec::new();
+        let farewell = async {
+            loop {
+                let more = self.fill(&mut outputs, &mut poll).unwrap_or(false);
+                if !self.flush(wire).await {
+                    return;
+                }
+                if !more {
+                    break;
+                }
+            }
+            let goodbye = Goodbye {
+                reason: Some(ErrorMessage::from(reason)),
+            };
+            let pushed = self
+                .outbox
+                .borrow_mut()
+                .push(Output::Control(Box::new(Message::Goodbye(goodbye))));
+            if pushed.is_ok() {
+                self.flush(wire).await;
+            }
+        };
+        // Whoever does not read its goodbye goes without.
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    }
+
+    /// The connection is gone: leases end, and the core learns that nobody reads these slots any more.
+    pub(crate) fn abandon(&self) {
+        let slots = self.outbox.borrow_mut().abandon();
+        self.written(&slots);
+    }
+
+    async fn flush(&self, wire: &impl Wire) -> bool {
+        while !self.outbox.borrow().is_empty() {
+            match self.write(wire) {
+                Ok(()) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if wire.wait_writable().await.is_err() {
+                        return false;
+                    }
+                }
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    fn fill(
+        &self,
+        outputs: &mut Vec<Output>,
+        poll: &mut impl FnMut(u64, &mut Vec<Output>) -> bool,
+    ) -> Result<bool, ShuffleError> {
+        let mut outbox = self.outbox.borrow_mut();
+        let budget = WRITE_BYTES.saturating_sub(outbox.unsent_payload());
+        if budget == 0 || outbox.unsent_heads() >= MAX_UNSENT_BYTES {
+            return Ok(true);
+        }
+        let more = poll(u64::try_from(budget).unwrap_or(u64::MAX), outputs);
+        let (mut failure, mut lost) = (None, Vec::new());
+        for output in outputs.drain(..) {
+            match output {
+                Output::Slot { entry, slot } if self.inline => {
+                    match self.service.lease(slot, entry.offset, entry.length) {
+                        Ok(lease) => outbox.push_payload(entry, slot, lease),
+                        Err(error) => {
+                            lost.push(slot);
+                            failure = failure.or(Some(error));
+                        }
+                    }
+                }
+                other => {
+                    if let Err(error) = outbox.push(other) {
+                        failure = failure.or(Some(ShuffleError::from(error)));
+                    }
+                }
+            }
+        }
+        outbox.finish_run();
+        self.written(&lost);
+        failure.map_or(Ok(more), Err)
+    }
+
+    fn write(&self, wire: &impl Wire) -> io::Result<()> {
+        let mut done = Vec::new();
+        {
+            let mut outbox = self.outbox.borrow_mut();
+            let written = {
+                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
+                let filled = outbox.gather(&mut slices);
+                wire.try_write(&slices[..filled])?
+            };
+            outbox.advance(written, &mut done);
+            if outbox.unsent_heads() < MAX_UNSENT_BYTES {
+                self.drained.notify_one();
+            }
+        }
+        self.written(&done);
+        Ok(())
+    }
+
+    fn written(&self, slots: &[SlotRef]) {
+        if !slots.is_empty() {
+            self.service.with(|node, now| {
+                for slot in slots {
+                    node.handle_written(now, *slot);
+                }
+            });
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! A TCP connection with payload inline: to another server, or to an executor that has none.
+//!
+//! Reading and writing are independent; both end together. Which of the two it is shows only in [`Remote`].
+
+use std::io;
+use std::rc::Rc;
+
+use buffer_pool::JobKey;
+use shuffle_protocol::control::control::Message;
+use shuffle_protocol::error::ErrorKind;
+use shuffle_protocol::frame::{DataHead, Frame};
+use shuffle_protocol::{NodeAddress, ShuffleError};
+use tokio::net::TcpStream;
+use tracing::info;
+
+use super::flow::{End, Flow, end_of_stream};
+use super::local::asks_status;
+use super::tcp::{Inbound, Incoming, Into, reset_on_close};
+use crate::node::{Landing, LinkId, Output, SessionId};
+use crate::notify::Signal;
+use crate::server::Service;
+
+/// Reads without waiting before the other connections get their turn.
+const READS_PER_TURN: u32 = 16;
+
+/// Who is at the other end.
+#[derive(Debug, Clone)]
+pub(crate) enum Remote {
+    /// Another server.
+    Node(LinkId, NodeAddress),
+    /// An executor.
+    Executor(SessionId, JobKey, String),
+}
+
+/// Carries a connection that has passed its handshake to its end.
+pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStream, signal: Rc<Signal>) {
+    let flow = Flow::new(&service, Rc::clone(&signal), true);
+    let mut inbound = Inbound::new(Rc::clone(&signal));
+    let mut poll = |budget: u64, outputs: &mut Vec<Output>| remote.poll(&service, budget, outputs);
+    let end = tokio::select! {
+        end = read(&service, &remote, &stream, &flow, &signal, &mut inbound) => end,
+        end = flow.run(&stream, &mut poll) => end,
+    };
+    // The lease on the buffer that was arriving ends before the core gives the buffer to somebody else.
+    signal.arriving().take();
+    let reason = match end {
+        End::Closed => ShuffleError::new(ErrorKind::ConnectionLost, "the other side closed the connection"),
+        End::Broken(error) => error,
+        End::Refused(error) => {
+            flow.say_goodbye(&stream, &error, &mut poll).await;
+            error
+        }
+    };
+    info!("{} is gone: {reason}", remote.name());
+    flow.abandon();
+    remote.close(&service, reason);
+}
+
+async fn read(
+    service: &Service,
+    remote: &Remote,
+    stream: &TcpStream,
+    flow: &Flow,
+    signal: &Signal,
+    inbound: &mut Inbound,
+) -> End {
+    let mut reads: u32 = 0;
+    loop {
+        if let Some(reason) = signal.close_reason() {
+            return End::Refused(reason);
+        }
+        if let Err(end) = take_in(service, remote, signal, inbound) {
+            if matches!(end, End::Broken(_)) {
+                reset_on_close(stream);
+            }
+            return end;
+        }
+        flow.may_read().await;
+        match inbound.try_read(stream) {
+            Ok(0) => return end_of_stream(inbound.is_at_boundary()),
+            Ok(_) => {
+                reads = reads.wrapping_add(1);
+                if reads.is_multiple_of(READS_PER_TURN) {
+                    tokio::task::yield_now().await;
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                if let Err(error) = stream.readable().await {
+                    return error.into();
+                }
+            }
+            Err(error) => {
+                reset_on_close(stream);
+                return error.into();
+            }
+        }
+    }
+}
+
+/// Gives the core everything that has arrived completely.
+fn take_in(service: &Service, remote: &Remote, signal: &Signal, inbound: &mut Inbound) -> Result<(), End> {
+    while let Some(incoming) = inbound.next().map_err(|error| End::Refused(error.into()))? {
+        match incoming {
+            Incoming::Frame(Frame::Control(message)) if matches!(*message, Message::Goodbye(_)) => {
+                return Err(goodbye(*message));
+            }
+            Incoming::Frame(frame) => {
+                if asks_status(&frame) {
+                    service.refresh_gauges();
+                }
+                remote.handle_frame(service, frame).map_err(End::Refused)?;
+            }
+            Incoming::Head(head) => {
+                let place = match remote.handle_head(service, &head).map_err(End::Refused)? {
+                    Landing::Slot(slot) => {
+                        let buffer = service.writable(slot).map_err(End::Refused)?;
+                        signal.arriving().replace(buffer);
+                        Into::Buffer
+                    }
+                    Landing::Discard => Into::Nowhere,
+                };
+                inbound.expect(head, place);
+            }
+            Incoming::Payload(head) => remote.handle_payload(service, head).map_err(End::Refused)?,
+        }
+    }
+    Ok(())
+}
+
+/// The other side says why it closes.
+fn goodbye(message: Message) -> End {
+    match message {
+        Message::Goodbye(goodbye) => goodbye
+            .reason
+            .map_or(End::Closed, |reason| End::Broken(ShuffleError::from(reason))),
+        _ => End::Closed,
+    }
+}
+
+impl Remote {
+    fn handle_frame(&self, service: &Service, frame: Frame) -> Result<(), ShuffleError> {
+        service.with(|core, now| match self {
+            Self::Node(id, _) => core.handle_link_frame(now, *id, frame),
+            Self::Executor(id, ..) => core.handle_session_frame(now, *id, frame),
+        })
+    }
+
+    fn handle_head(&self, service: &Service, head: &DataHead) -> Result<Landing, ShuffleError> {
+        service.with(|core, now| match self {
+            Self::Node(id, _) => core.handle_link_data_head(now, *id, head),
+            Self::Executor(id, ..) => core.handle_session_data_head(now, *id, head),
+        })
+    }
+
+    fn handle_payload(&self, service: &Service, head: DataHead) -> Result<(), ShuffleError> {
+        service.with(|core, now| match self {
+            Self::Node(id, _) => core.handle_link_data(now, *id, &head),
+            Self::Executor(id, ..) => core.handle_session_data(now, *id, &head),
+        })
+    }
+
+    fn poll(&self, service: &Service, budget: u64, outputs: &mut Vec<Output>) -> bool {
+        service.with(|core, now| match self {
+            Self::Node(id, _) => core.poll_link(now, *id, budget, outputs),
+            Self::Executor(id, ..) => core.poll_session(now, *id, outputs),
+        })
+    }
+
+    fn close(&self, service: &Service, reason: ShuffleError) {
+        match self {
+            Self::Node(id, node) => service.close_link(*id, reason.node(node)),
+            // Nothing of an executor behind TCP is mapped: with its connection it is gone.
+            Self::Executor(id, ..) => service.close_session(*id, false),
+        }
+    }
+}
+
+impl Remote {
+    /// For logs.
+    pub(crate) fn name(&self) -> String {
+        match self {
+            Self::Node(_, node) => format!("server {node}"),
+            Self::Executor(_, job, name) => format!("executor {name:?} of job {}", job.0),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! An executor on this node: descriptors over the Unix socket, payload in shared memory.
+//!
+//! Two facts end a session: the socket closes, or the process dies. After the first the buffers that the process holds are
+//! quarantined until the second.
+
+use std::io;
+use std::rc::Rc;
+use std::time::Duration;
+
+use buffer_pool::JobKey;
+use shuffle_protocol::ShuffleError;
+use shuffle_protocol::control::control::Message;
+use shuffle_protocol::error::ErrorKind;
+use shuffle_protocol::frame::{Deframer, Event, Frame};
+use shuffle_protocol::session::CheckedHello;
+use tokio::net::UnixStream;
+use tracing::{debug, info};
+
+use super::accept::HalfOpen;
+use super::credentials::{Process, identify};
+use super::flow::{End, Flow, end_of_stream};
+use super::handshake::{self, Refusal};
+use crate::node::SessionId;
+use crate::notify::Signal;
+use crate::server::Service;
+
+/// Bytes taken from a socket at once; all sessions share one buffer of this size, for control data only.
+pub(crate) const READ_BYTES: usize = 64 << 10;
+/// A process that is killed closes its sockets a moment before its death is known.
+const DEATH_RATTLE: Duration = Duration::from_millis(100);
+
+/// Serves one connection to the Unix socket from its first byte to its last.
+pub(crate) async fn serve_unix(service: Rc<Service>, stream: UnixStream, half_open: HalfOpen) {
+    match greet(&service, &stream).await {
+        Ok((session, signal, process)) => {
+            drop(half_open);
+            info!(
+                "executor {:?} of job {} attached (process {})",
+                session.name, session.job.0, process.pid
+            );
+            let flow = Flow::new(&service, signal, false);
+            session.run(&stream, &flow, process).await;
+        }
+        Err(refusal) => {
+            service.count_refused();
+            debug!("refused on the executors' socket: {}", refusal.error());
+            handshake::refuse(&stream, &refusal);
+        }
+    }
+}
+
+struct Session {
+    service: Rc<Service>,
+    id: SessionId,
+    job: JobKey,
+    name: String,
+}
+
+async fn greet(service: &Rc<Service>, stream: &UnixStream) -> Result<(Session, Rc<Signal>, Process), Refusal> {
+    let process = identify(stream, &service.config.executor)?;
+    let CheckedHello::Executor(hello) = handshake::receive(service, stream).await? else {
+        let error = ShuffleError::new(
+            ErrorKind::InvalidRequest,
+            "this is the executors' socket; another server connects to the port",
+        );
+        return Err(Refusal::Told(error));
+    };
+    let job = JobKey(hello.job.value());
+    let info = handshake::session_info(hello, false);
+    let name = info.name.clone();
+    let (id, signal) = service.open_session(|core, now| core.handle_session_opened(now, info))?;
+    if let Err(refusal) = handshake::welcome_executor(service, stream, job).await {
+        // It has nothing mapped through which it could hold a buffer.
+        service.close_session(id, false);
+        return Err(refusal);
+    }
+    Ok((
+        Session {
+            service: Rc::clone(service),
+            id,
+            job,
+            name,
+        },
+        signal,
+        process,
+    ))
+}
+
+impl Session {
+    async fn run(self, stream: &UnixStream, flow: &Flow, process: Process) {
+        let poll =
+            |_: u64, outputs: &mut Vec<_>| self.service.with(|core, now| core.poll_session(now, self.id, outputs));
+        let mut deframer = Deframer::new();
+        let end = tokio::select! {
+            end = self.read(stream, flow, &mut deframer) => Some(end),
+            end = flow.run(stream, poll) => Some(end),
+            () = process.exited() => None,
+        };
+        let end = match end {
+            Some(end) => end,
+            // What the process said before it ended still counts.
+            None => tokio::time::timeout(DEATH_RATTLE, self.read(stream, flow, &mut deframer))
+                .await
+                .unwrap_or_else(|_| End::Broken(died())),
+        };
+        match &end {
+            End::Closed => info!("executor {:?} of job {} left", self.name, self.job.0),
+            End::Broken(error) => info!("executor {:?} of job {} is gone: {error}", self.name, self.job.0),
+            End::Refused(error) => {
+                info!("executor {:?} of job {} is sent away: {error}", self.name, self.job.0);
+                flow.say_goodbye(stream, error, poll).await;
+            }
+        }
+        flow.abandon();
+        if !matches!(end, End::Refused(_)) {
+            let _ = tokio::time::timeout(DEATH_RATTLE, process.exited()).await;
+        }
+        let alive = process.is_alive();
+        self.service.close_session(self.id, alive);
+        if alive {
+            // The process may live on without its socket, with its buffers mapped.
+            let service = Rc::clone(&self.service);
+            let id = self.id;
+            tokio::task::spawn_local(async move {
+                process.exited().await;
+                service.with(|core, now| core.handle_process_exited(now, id));
+            });
+        }
+    }
+
+    async fn read(&self, stream: &UnixStream, flow: &Flow, deframer: &mut Deframer) -> End {
+        let mut frames = Vec::new();
+        loop {
+            flow.may_read().await;
+            let read = {
+                let mut buffer = self.service.read_buffer.borrow_mut();
+                match stream.try_read(&mut buffer) {
+                    Ok(0) => return end_of_stream(deframer.is_at_boundary()),
+                    Ok(read) => decode(deframer, &buffer[..read], &mut frames).map_err(End::Refused),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+                    Err(error) => return error.into(),
+                }
+            };
+            let handled = self.handle(&mut frames);
+            match read.and_then(|more| handled.map(|()| more)) {
+                Ok(true) => tokio::task::yield_now().await,
+                Ok(false) => {
+                    if let Err(error) = stream.readable().await {
+                        return error.into();
+                    }
+                }
+                Err(end) => return end,
+            }
+        }
+    }
+
+    fn handle(&self, frames: &mut Vec<Frame>) -> Result<(), End> {
+        if frames.is_empty() {
+            return Ok(());
+        }
+        if frames.iter().any(asks_status) {
+            self.service.refresh_gauges();
+        }
+        self.service.with(|core, now| {
+            for frame in frames.drain(..) {
+                if matches!(&frame, Frame::Control(message) if matches!(**message, Message::Goodbye(_))) {
+                    return Err(End::Closed);
+                }
+                core.handle_session_frame(now, self.id, frame).map_err(End::Refused)?;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Whether the frame asks for the server's status, which takes the driver's own gauges along.
+pub(crate) fn asks_status(frame: &Frame) -> bool {
+    matches!(frame, Frame::Control(message) if matches!(**message, Message::Status(_)))
+}
+
+/// Decodes everything in `bytes`; says that there may be more to read.
+fn decode(deframer: &mut Deframer, mut bytes: &[u8], frames: &mut Vec<Frame>) -> Result<bool, ShuffleError> {
+    while !bytes.is_empty() {
+        let consumed = deframer.handle_bytes(bytes);
+        bytes = &bytes[consumed..];
+        while let Some(event) = deframer.poll_event()? {
+            match event {
+                Event::Frame(frame) => frames.push(frame),
+                Event::Data(_) => {
+                    return Err(ShuffleError::new(
+                        ErrorKind::Protocol,
+                        "payload came over the Unix socket, where descriptors belong",
+                    ));
+                }
+            }
+        }
+    }
+    Ok(true)
+}
+
+fn died() -> ShuffleError {
+    ShuffleError::new(ErrorKind::ExecutorDied, "the executor's process has ended")
+}

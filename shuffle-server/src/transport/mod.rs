@@ -1,0 +1,27 @@
+//! Between sockets and the core. Everything here reads, calls, writes, and decides nothing.
+//!
+//! ```text
+//!                      accept ── handshake ──┐
+//!  Unix socket: socket, credentials          ├─ local   descriptors only, payload in shared memory
+//!  TCP:         port, dial                   └─ link    payload inline, straight between socket and arena (tcp)
+//!                                               both write through flow ── outbox
+//! ```
+
+mod accept;
+mod arenas;
+mod credentials;
+mod dial;
+mod flow;
+mod handshake;
+mod link;
+mod local;
+mod outbox;
+mod port;
+mod socket;
+mod tcp;
+
+pub(crate) use accept::accept_all;
+pub(crate) use dial::dial_all;
+pub(crate) use local::{READ_BYTES, serve_unix};
+pub(crate) use port::serve_tcp;
+pub use socket::{ExecutorSocket, SocketError};

@@ -1,0 +1,222 @@
+//! What is to be written to one connection: frames, gathered.
+//!
+//! ```text
+//!   segments   [ head 40+48 | payload in the arena | head 40+48 | payload in the arena | acks, credits, control ... ]
+//!   heads      one contiguous buffer of everything that is not payload, in order
+//!   written    every segment is a slice of a vectored write; a partial write is continued where it stopped
+//! ```
+//!
+//! Runs of outputs of one kind become one frame. Payload stays where it is: the outbox holds a lease on the slot until the
+//! last of its bytes is written.
+
+use std::collections::VecDeque;
+use std::io::IoSlice;
+
+use buffer_pool::{Shared, SlotRef};
+use bytes::{Buf as _, BytesMut};
+use shuffle_protocol::frame::{self, EndEntry, FrameError, FrameKind, GrantEntry, NumberEntry, SlotEntry};
+
+use crate::node::Output;
+
+/// Slices of one vectored write; the kernel takes 1024, and a write of [`WRITE_BYTES`] in the default buffers has 65.
+pub(crate) const MAX_SLICES: usize = 128;
+/// How much payload is gathered before it is written.
+pub(crate) const WRITE_BYTES: usize = 512 << 10;
+/// Unsent bytes that are not payload at which reading from the connection stops.
+pub(crate) const MAX_UNSENT_BYTES: usize = 1 << 20;
+
+enum Segment {
+    /// So many bytes of `heads`.
+    Head(usize),
+    Payload {
+        lease: Shared,
+        written: usize,
+        slot: SlotRef,
+    },
+}
+
+#[derive(Default)]
+enum Run {
+    #[default]
+    Nothing,
+    Slots(Vec<SlotEntry>),
+    Grants(Vec<GrantEntry>),
+    Ends(Vec<EndEntry>),
+    Numbers(FrameKind, Vec<NumberEntry>),
+}
+
+/// Unsent frames of one connection.
+#[derive(Default)]
+pub(crate) struct Outbox {
+    segments: VecDeque<Segment>,
+    heads: BytesMut,
+    payload: usize,
+    run: Run,
+}
+
+impl Outbox {
+    /// Appends an output that has no payload of its own, or whose payload the receiver has mapped.
+    ///
+    /// # Errors
+    /// A control message that is longer than a frame may be.
+    pub(crate) fn push(&mut self, output: Output) -> Result<(), FrameError> {
+        match output {
+            Output::Slot { entry, .. } => match &mut self.run {
+                Run::Slots(entries) => entries.push(entry),
+                _ => self.start(Run::Slots(vec![entry])),
+            },
+            Output::Grant(entry) => match &mut self.run {
+                Run::Grants(entries) => entries.push(entry),
+                _ => self.start(Run::Grants(vec![entry])),
+            },
+            Output::End(entry) => match &mut self.run {
+                Run::Ends(entries) => entries.push(entry),
+                _ => self.start(Run::Ends(vec![entry])),
+            },
+            Output::Credit(entry) => self.push_number(FrameKind::Credit, entry),
+            Output::Ack(entry) => self.push_number(FrameKind::Ack, entry),
+            Output::Backlog(entry) => self.push_number(FrameKind::Backlog, entry),
+            Output::Control(message) => {
+                self.finish_run();
+                return self.encode(|heads| frame::encode_control(&message, heads));
+            }
+            Output::Ping(nonce) => self.push_ping(FrameKind::Ping, nonce),
+            Output::Pong(nonce) => self.push_ping(FrameKind::Pong, nonce),
+        }
+        Ok(())
+    }
+
+    /// Appends a buffer whose payload goes inline, from the memory that `lease` holds.
+    pub(crate) fn push_payload(&mut self, entry: SlotEntry, slot: SlotRef, lease: Shared) {
+        self.finish_run();
+        self.encode_own(|heads| frame::encode_data_head(entry.stream, entry.sequence, &[entry], heads));
+        self.payload += lease.as_ref().len();
+        self.segments.push_back(Segment::Payload {
+            lease,
+            written: 0,
+            slot,
+        });
+    }
+
+    /// Turns the run that is being gathered into a frame; call it before writing.
+    pub(crate) fn finish_run(&mut self) {
+        match std::mem::take(&mut self.run) {
+            Run::Nothing => {}
+            Run::Slots(entries) => self.encode_own(|heads| frame::encode_slots(&entries, heads)),
+            Run::Grants(entries) => self.encode_own(|heads| frame::encode_grants(&entries, heads)),
+            Run::Ends(entries) => self.encode_own(|heads| frame::encode_ends(&entries, heads)),
+            Run::Numbers(kind, entries) => self.encode_own(|heads| frame::encode_numbers(kind, &entries, heads)),
+        }
+    }
+
+    /// Unsent bytes of payload.
+    pub(crate) fn unsent_payload(&self) -> usize {
+        self.payload
+    }
+
+    /// Unsent bytes that are not payload.
+    pub(crate) fn unsent_heads(&self) -> usize {
+        self.heads.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    /// Fills `slices` with what is to be written next, in order; gives how many were filled.
+    pub(crate) fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
+        let mut heads = self.heads.as_ref();
+        let mut filled = 0;
+        for (segment, slice) in self.segments.iter().zip(slices.iter_mut()) {
+            *slice = match segment {
+                Segment::Head(length) => {
+                    let (head, rest) = heads.split_at(*length);
+                    heads = rest;
+                    IoSlice::new(head)
+                }
+                Segment::Payload { lease, written, .. } => IoSlice::new(&lease.as_ref()[*written..]),
+            };
+            filled += 1;
+        }
+        filled
+    }
+
+    /// `count` bytes have been written; slots that are done with are appended to `done`.
+    pub(crate) fn advance(&mut self, mut count: usize, done: &mut Vec<SlotRef>) {
+        while let Some(segment) = self.segments.front_mut() {
+            match segment {
+                Segment::Head(length) => {
+                    let step = count.min(*length);
+                    *length -= step;
+                    self.heads.advance(step);
+                    count -= step;
+                    if *length > 0 {
+                        return;
+                    }
+                }
+                Segment::Payload { lease, written, slot } => {
+                    let step = count.min(lease.as_ref().len() - *written);
+                    *written += step;
+                    self.payload -= step;
+                    count -= step;
+                    if *written < lease.as_ref().len() {
+                        return;
+                    }
+                    done.push(*slot);
+                }
+            }
+            self.segments.pop_front();
+        }
+        assert_eq!(count, 0, "invariant: no more is written than was gathered");
+    }
+
+    /// The connection is gone: every slot that was waiting to be written.
+    pub(crate) fn abandon(&mut self) -> Vec<SlotRef> {
+        self.run = Run::Nothing;
+        self.heads.clear();
+        self.payload = 0;
+        self.segments
+            .drain(..)
+            .filter_map(|segment| match segment {
+                Segment::Head(_) => None,
+                Segment::Payload { slot, .. } => Some(slot),
+            })
+            .collect()
+    }
+
+    fn push_number(&mut self, kind: FrameKind, entry: NumberEntry) {
+        match &mut self.run {
+            Run::Numbers(running, entries) if *running == kind => entries.push(entry),
+            _ => self.start(Run::Numbers(kind, vec![entry])),
+        }
+    }
+
+    fn push_ping(&mut self, kind: FrameKind, nonce: u64) {
+        self.finish_run();
+        self.encode_own(|heads| frame::encode_ping(kind, nonce, heads));
+    }
+
+    fn start(&mut self, run: Run) {
+        self.finish_run();
+        self.run = run;
+    }
+
+    fn encode_own(&mut self, encode: impl FnOnce(&mut BytesMut)) {
+        let known = self.encode(|heads| {
+            encode(heads);
+            Ok(())
+        });
+        debug_assert!(known.is_ok());
+    }
+
+    fn encode(&mut self, encode: impl FnOnce(&mut BytesMut) -> Result<(), FrameError>) -> Result<(), FrameError> {
+        let before = self.heads.len();
+        encode(&mut self.heads)?;
+        let added = self.heads.len() - before;
+        match self.segments.back_mut() {
+            Some(Segment::Head(length)) => *length += added,
+            _ => self.segments.push_back(Segment::Head(added)),
+        }
+        Ok(())
+    }
+}
