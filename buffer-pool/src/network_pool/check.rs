@@ -38,6 +38,7 @@ impl<B: Backing> NetworkPool<B> {
         self.check_extents();
         self.check_buffers();
         self.check_waiters();
+        self.check_draining();
     }
 
     fn check_extents(&self) {

@@ -124,6 +124,9 @@ impl<B: Backing> NetworkPool<B> {
             };
             return Err(self.insufficient(minimum, available, total));
         }
+        if self.arena(arena).spare() < minimum {
+            self.arena_mut(arena).stop_draining_all();
+        }
         while self.arena(arena).spare() < minimum {
             self.gain(arena)?;
         }
@@ -168,10 +171,11 @@ impl<B: Backing> NetworkPool<B> {
         }
     }
 
-    /// Shares the pool anew. Writers together get at most what the read reserve leaves them; what they cannot use is
+    /// Shares anew what is neither unpooled nor wanted by newcomers. Writers together get at most what the read reserve leaves them; what they cannot use is
     /// the readers'.
     pub(super) fn resize_pools(&mut self) {
-        let available = self.config.total_buffers - self.unpooled;
+        let wanted: u32 = self.wanted.iter().sum();
+        let available = self.config.total_buffers - self.unpooled - wanted.min(self.undivided());
         let live: Vec<(u32, ArenaKind, Share)> = self
             .pools
             .iter()
@@ -192,7 +196,8 @@ impl<B: Backing> NetworkPool<B> {
             .filter(|(_, kind, _)| *kind == ArenaKind::Write)
             .map(|(.., size)| size)
             .sum();
-        let limit = self.write_limit();
+        let write = ArenaKind::Write.index();
+        let limit = self.write_limit() - self.wanted[write].min(self.write_limit() - self.guaranteed[write]);
         if written > limit {
             sizes = self::sizes(limit, of(ArenaKind::Write));
             sizes.extend(self::sizes(available - limit, of(ArenaKind::Read)));

@@ -35,7 +35,7 @@ impl<B: Backing> NetworkPool<B> {
             ArenaKind::Read => self.bank + write + read,
             ArenaKind::Write => write + (self.bank + read).min(self.config.write_extents() - self.write_extents),
         };
-        this.spare() + extents * self.config.extent_buffers
+        this.spare() + this.parked() + extents * self.config.extent_buffers
     }
 
     /// Moves one extent into an arena: from the bank, else from the arena that has most to give.
@@ -89,11 +89,17 @@ impl<B: Backing> NetworkPool<B> {
     /// # Errors
     /// [`PoolError::Move`]; the books are as before.
     pub(super) fn give(&mut self, arena: u32) -> Result<(), PoolError> {
+        let coldest = self.arena(arena).coldest_empty();
+        self.give_extent(arena, coldest.expect("invariant: who gives an extent has an empty one"))
+    }
+
+    /// Moves this extent, which is empty or has drained, to the bank.
+    ///
+    /// # Errors
+    /// [`PoolError::Move`]; the books are as before.
+    pub(super) fn give_extent(&mut self, arena: u32, extent: u32) -> Result<(), PoolError> {
         let books = self.arena(arena);
         let (job, kind) = (books.job, books.kind);
-        let extent = books
-            .coldest_empty()
-            .expect("invariant: who gives an extent has an empty one");
         if let Err(cause) = self.backing.move_out(job, kind, extent) {
             let cause = Arc::new(cause);
             return Err(self.move_failed(PoolError::Move {

@@ -106,8 +106,10 @@ impl<B: Backing> NetworkPool<B> {
             .expect("invariant: a pool holds what it gives back");
         let (unmet, last_of_leaving) = (u32::from(pool.held < pool.minimum), pool.leaving && pool.held == 0);
         self.arena_mut(arena).unmet += unmet;
-        self.note_movable(arena);
         self.moves_failed = false;
+        self.settle_draining(arena, slot);
+        self.note_movable(arena);
+        self.drain_for_wanted();
         if !last_of_leaving {
             self.reconsider(index);
             return;

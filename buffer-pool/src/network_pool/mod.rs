@@ -24,6 +24,7 @@ mod extents;
 mod home;
 mod jobs;
 mod take;
+mod wanted;
 
 use std::collections::HashMap;
 
@@ -129,6 +130,8 @@ pub struct NetworkPool<B> {
     /// Sum of the minimums of each kind.
     guaranteed: [u32; 2],
     unpooled: u32,
+    /// Minimums of each kind that wait to be created.
+    wanted: [u32; 2],
     /// The pool that `poll_ready` named last: nobody overtakes it until the next `poll_ready`.
     turn: Option<u32>,
     /// Something changed since `poll_ready` last found nobody to wake.
@@ -160,6 +163,7 @@ impl<B: Backing> NetworkPool<B> {
             movable: [0; 2],
             guaranteed: [0; 2],
             unpooled: 0,
+            wanted: [0; 2],
             turn: None,
             stirred: false,
             moves_failed: false,

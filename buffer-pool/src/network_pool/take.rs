@@ -93,7 +93,7 @@ impl<B: Backing> NetworkPool<B> {
         if self.arena(arena).spare() > 0 {
             return true;
         }
-        if self.moves_failed || !self.can_gain(self.arena(arena).kind) {
+        if !self.may_gain(self.arena(arena).kind) {
             return false;
         }
         let overtakes = self.turn.is_some() || self.first_servable().is_some_and(|first| first != index);
@@ -109,7 +109,7 @@ impl<B: Backing> NetworkPool<B> {
         if self.waiters.is_empty() {
             return None;
         }
-        let gain = [ArenaKind::Write, ArenaKind::Read].map(|kind| !self.moves_failed && self.can_gain(kind));
+        let gain = [ArenaKind::Write, ArenaKind::Read].map(|kind| self.may_gain(kind));
         let servable = self.arenas().filter_map(|(at, books)| {
             let ticket = self.waiters.ticket_of_first(at)?;
             (books.spare() > 0 || gain[books.kind.index()]).then_some((ticket, at))

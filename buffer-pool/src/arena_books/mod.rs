@@ -10,6 +10,9 @@
 //!
 //! `spare` is what makes a minimum possession: nobody takes beyond a minimum, and no extent leaves, unless it stays >= 0.
 
+mod check;
+mod draining;
+
 use crate::{
     books::BufferState,
     free_list::FreeList,
@@ -38,6 +41,9 @@ pub(crate) struct ArenaBooks {
     used: Vec<Option<u32>>,
     empty: FreeList,
     absent: Vec<u32>,
+    /// Extents whose free buffers are not granted, and how many such buffers there are.
+    draining: FreeList,
+    parked: u32,
 }
 
 impl ArenaBooks {
@@ -60,6 +66,8 @@ impl ArenaBooks {
             used: vec![None; to_usize(extents)],
             empty: FreeList::new(extents),
             absent: (0..extents).rev().collect(),
+            draining: FreeList::new(extents),
+            parked: 0,
         }
     }
 
@@ -83,7 +91,7 @@ impl ArenaBooks {
 
     /// Buffers that are not free.
     pub(crate) fn out(&self) -> u32 {
-        self.extents() * self.extent_buffers - self.free.len()
+        self.extents() * self.extent_buffers - self.free.len() - self.parked
     }
 
     /// The extent that the next [`Self::gain`] will add, if it does not have them all.
@@ -107,16 +115,21 @@ impl ArenaBooks {
         }
     }
 
-    /// Gives up an empty extent.
+    /// Gives up an extent that is empty or has drained.
     pub(crate) fn lose(&mut self, extent: u32) {
         assert_eq!(
             self.used[to_usize(extent)].take(),
             Some(0),
             "invariant: only an empty extent leaves"
         );
-        self.empty.remove(extent);
-        for slot in self.slots_of(extent) {
-            self.free.remove(slot);
+        if self.draining.contains(extent) {
+            self.draining.remove(extent);
+            self.parked -= self.extent_buffers;
+        } else {
+            self.empty.remove(extent);
+            for slot in self.slots_of(extent) {
+                self.free.remove(slot);
+            }
         }
         self.absent.push(extent);
     }
@@ -134,19 +147,24 @@ impl ArenaBooks {
         Some(slot)
     }
 
-    /// Home: free, and the next to be granted. Returns the pool that held it.
+    /// Home: free, and the next to be granted unless its extent drains. Returns the pool that held it.
     pub(crate) fn put_back(&mut self, slot: u32) -> u32 {
         let entry = &mut self.slots[to_usize(slot)];
         entry.state = BufferState::Free;
         let pool = entry.pool;
-        self.free.push(slot);
         let extent = slot / self.extent_buffers;
         let used = self.used_mut(extent);
         *used = used
             .checked_sub(1)
             .expect("invariant: an extent holds no fewer than no buffers");
-        if *used == 0 {
-            self.empty.push(extent);
+        let empty = *used == 0;
+        if self.draining.contains(extent) {
+            self.parked += 1;
+        } else {
+            self.free.push(slot);
+            if empty {
+                self.empty.push(extent);
+            }
         }
         pool
     }
@@ -185,41 +203,6 @@ impl ArenaBooks {
         (0u32..)
             .zip(&self.slots)
             .filter(|(_, entry)| entry.state != BufferState::Free)
-    }
-
-    /// Recounts everything that is kept as a running number.
-    pub(crate) fn check_invariants(&self) {
-        let mut free = 0;
-        for (extent, used) in (0u32..).zip(&self.used) {
-            let out = self
-                .slots_of(extent)
-                .filter(|&slot| self.find_out(slot).is_some())
-                .count();
-            let listed = self.slots_of(extent).filter(|&slot| self.free.contains(slot)).count();
-            match used {
-                Some(used) => {
-                    assert_eq!(to_usize(*used), out, "used buffers of extent {extent}");
-                    assert_eq!(
-                        out + listed,
-                        to_usize(self.extent_buffers),
-                        "extent {extent} is free or out"
-                    );
-                    assert_eq!(
-                        self.empty.contains(extent),
-                        *used == 0,
-                        "extent {extent} is listed as empty"
-                    );
-                }
-                None => {
-                    assert_eq!((out, listed), (0, 0), "absent extent {extent} has no buffers");
-                    assert!(self.absent.contains(&extent) && !self.empty.contains(extent));
-                }
-            }
-            free += listed;
-        }
-        assert_eq!(free, to_usize(self.free.len()), "length of the free list");
-        assert_eq!(self.free.iter().count(), free, "the free list is connected");
-        assert!(self.free.len() >= self.unmet, "unmet minimums are possession");
     }
 
     fn slots_of(&self, extent: u32) -> std::ops::Range<u32> {

@@ -2,54 +2,15 @@
 //!
 //! The oracle keeps its own account of who has which buffer and sees of the pool only what `state` tells of each slot.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    io,
-};
+mod account;
+mod memory;
 
-use buffer_pool::{
-    ArenaKind, Backing, BufferState, JobKey, LocalPoolSpec, NetworkPool, PoolConfig, PoolError, PoolId, SlotRef,
-};
+use std::collections::BTreeMap;
 
-/// Numbers choose among what is there, modulo how many there are.
-#[derive(Clone, Debug)]
-pub(crate) enum Op {
-    AddJob(u8),
-    RetireJob(u8),
-    Create {
-        job: u8,
-        write: bool,
-        minimum: u32,
-        more: u32,
-        weight: u32,
-    },
-    CreateBoth {
-        job: u8,
-        write: u32,
-        read: u32,
-    },
-    Destroy(u8),
-    Take {
-        pool: u8,
-        state: u8,
-        times: u8,
-    },
-    Transition {
-        slot: u8,
-        state: u8,
-    },
-    Release {
-        slot: u8,
-        times: u8,
-    },
-    Quarantine(u8),
-    Pin(u8),
-    Unpin(u8),
-    TakeUnpooled(u32),
-    ReturnUnpooled(u32),
-    FailMoves(u32),
-    ProveMinimums,
-}
+use buffer_pool::{ArenaKind, BufferState, JobKey, LocalPoolSpec, NetworkPool, PoolConfig, PoolError, PoolId, SlotRef};
+
+use crate::op::Op;
+use memory::Memory;
 
 const JOBS: u8 = 3;
 const OUT_STATES: [BufferState; 7] = [
@@ -61,51 +22,6 @@ const OUT_STATES: [BufferState; 7] = [
     BufferState::ReadAhead,
     BufferState::Quarantined,
 ];
-
-/// Refuses moves that make no sense, and as many others as it is told to.
-#[derive(Debug, Default)]
-struct Memory {
-    jobs: BTreeSet<JobKey>,
-    extents: BTreeSet<(JobKey, ArenaKind, u32)>,
-    fail: u32,
-}
-
-impl Memory {
-    fn may_fail(&mut self) -> io::Result<()> {
-        if self.fail == 0 {
-            return Ok(());
-        }
-        self.fail -= 1;
-        Err(io::ErrorKind::OutOfMemory.into())
-    }
-}
-
-impl Backing for Memory {
-    fn create_job(&mut self, job: JobKey) -> io::Result<()> {
-        assert!(self.jobs.insert(job));
-        Ok(())
-    }
-
-    fn remove_job(&mut self, job: JobKey) {
-        assert!(self.jobs.remove(&job));
-        assert!(
-            self.extents.iter().all(|extent| extent.0 != job),
-            "all extents of {job} were moved out"
-        );
-    }
-
-    fn move_in(&mut self, job: JobKey, arena: ArenaKind, extent: u32) -> io::Result<()> {
-        self.may_fail()?;
-        assert!(self.extents.insert((job, arena, extent)));
-        Ok(())
-    }
-
-    fn move_out(&mut self, job: JobKey, arena: ArenaKind, extent: u32) -> io::Result<()> {
-        self.may_fail()?;
-        assert!(self.extents.remove(&(job, arena, extent)));
-        Ok(())
-    }
-}
 
 #[derive(Debug)]
 struct Out {
@@ -130,6 +46,7 @@ pub(crate) struct World {
     shares: BTreeMap<PoolId, Share>,
     out: BTreeMap<SlotRef, Out>,
     unpooled: u32,
+    wanted: (u32, u32),
 }
 
 impl World {
@@ -147,6 +64,7 @@ impl World {
             shares: BTreeMap::new(),
             out: BTreeMap::new(),
             unpooled: 0,
+            wanted: (0, 0),
         };
         world.apply(&Op::AddJob(0));
         world
@@ -252,6 +170,10 @@ impl World {
                 let buffers = buffers.min(self.unpooled);
                 self.pool.return_unpooled(buffers);
                 self.unpooled -= buffers;
+            }
+            Op::Want { write, read } => {
+                self.pool.set_wanted(write, read);
+                self.wanted = (write, read);
             }
             Op::FailMoves(moves) => self.pool.backing_mut().fail = moves,
             Op::ProveMinimums => self.prove_minimums(),
@@ -438,143 +360,6 @@ impl World {
         while let Some(id) = self.pool.poll_ready() {
             assert!(self.take(id, BufferState::Granted), "who is named gets a buffer");
         }
-    }
-
-    fn check(&self) {
-        self.pool.check_invariants();
-        let config = self.pool.config();
-        let books = self.pool.books();
-        assert_eq!(books.total(), config.total_buffers);
-        assert_eq!(books.held(), u32::try_from(self.out.len()).expect("few"));
-        for (&slot, out) in &self.out {
-            assert_eq!(
-                (self.pool.state(slot), self.pool.pool_of(slot)),
-                (Some(out.state), Some(out.pool))
-            );
-        }
-        let written: u32 = self
-            .arenas()
-            .filter(|&(_, kind)| kind == ArenaKind::Write)
-            .map(|at| self.present(at))
-            .sum();
-        assert!(
-            written <= config.total_buffers - config.read_reserve_buffers,
-            "the reserve is the readers'"
-        );
-        self.check_sizes();
-    }
-
-    fn check_sizes(&self) {
-        let config = self.pool.config();
-        let limit =
-            (config.total_buffers - config.read_reserve_buffers) / config.extent_buffers * config.extent_buffers;
-        let sum = |kind: ArenaKind, of: fn(&Share) -> u32| -> u32 {
-            self.shares.values().filter(|share| share.kind == kind).map(of).sum()
-        };
-        let maxima =
-            sum(ArenaKind::Write, |share| share.maximum).min(limit) + sum(ArenaKind::Read, |share| share.maximum);
-        let sizes: u32 = self.shares.keys().map(|&id| self.pool.size(id)).sum();
-        assert_eq!(
-            sizes,
-            maxima.min(config.total_buffers - self.unpooled),
-            "nothing is left unshared"
-        );
-        for (&id, share) in &self.shares {
-            let size = self.pool.size(id);
-            assert!(share.minimum <= size && size <= share.maximum);
-            assert_eq!(
-                (self.pool.minimum(id), self.pool.held(id)),
-                (share.minimum, self.held(id))
-            );
-        }
-    }
-
-    fn nobody_waits_in_vain(&self) {
-        for (&id, share) in self.shares.iter().filter(|(_, share)| share.waiting) {
-            let has_room = self.held(id) < self.pool.size(id);
-            assert!(
-                !has_room || self.obtainable(share.job, share.kind) == 0,
-                "{id} was not woken"
-            );
-        }
-    }
-
-    fn held(&self, id: PoolId) -> u32 {
-        u32::try_from(self.out.values().filter(|out| out.pool == id).count()).expect("few")
-    }
-
-    fn arenas(&self) -> impl Iterator<Item = (JobKey, ArenaKind)> {
-        let jobs = self.pool.backing().jobs.iter();
-        jobs.flat_map(|&job| [(job, ArenaKind::Write), (job, ArenaKind::Read)])
-    }
-
-    fn present(&self, (job, kind): (JobKey, ArenaKind)) -> u32 {
-        self.pool.arena_buffers(job, kind)
-    }
-
-    /// Buffers of an arena beyond what its pools may still take of their minimums.
-    fn spare(&self, (job, kind): (JobKey, ArenaKind)) -> u32 {
-        let out = self
-            .out
-            .keys()
-            .filter(|slot| slot.job == job && slot.arena == kind)
-            .count();
-        let here = self
-            .shares
-            .iter()
-            .filter(|(_, share)| share.job == job && share.kind == kind);
-        let unmet: u32 = here
-            .map(|(&id, share)| share.minimum.saturating_sub(self.held(id)))
-            .sum();
-        self.present((job, kind)) - u32::try_from(out).expect("few") - unmet
-    }
-
-    /// Extents of an arena that could leave it.
-    fn movable(&self, (job, kind): (JobKey, ArenaKind)) -> u32 {
-        let size = self.pool.config().extent_buffers;
-        let extents = self
-            .pool
-            .backing()
-            .extents
-            .iter()
-            .filter(|extent| extent.0 == job && extent.1 == kind);
-        let empty = extents.filter(|extent| {
-            let slots = extent.2 * size..(extent.2 + 1) * size;
-            slots
-                .map(|slot| SlotRef { job, arena: kind, slot })
-                .all(|slot| !self.out.contains_key(&slot))
-        });
-        u32::try_from(empty.count())
-            .expect("few")
-            .min(self.spare((job, kind)) / size)
-    }
-
-    /// Buffers that could be had in an arena beyond all minimums.
-    fn obtainable(&self, job: JobKey, kind: ArenaKind) -> u32 {
-        if !self.pool.backing().jobs.contains(&job) {
-            return 0;
-        }
-        let config = self.pool.config();
-        let others = |of: ArenaKind| -> u32 {
-            self.arenas()
-                .filter(|&at| at.1 == of && at != (job, kind))
-                .map(|at| self.movable(at))
-                .sum()
-        };
-        let free = self.pool.books().unassigned / config.extent_buffers + others(ArenaKind::Read);
-        let written: u32 = self
-            .arenas()
-            .filter(|&(_, kind)| kind == ArenaKind::Write)
-            .map(|at| self.present(at))
-            .sum();
-        let limit = (config.total_buffers - config.read_reserve_buffers - written) / config.extent_buffers;
-        let extents = others(ArenaKind::Write)
-            + if kind == ArenaKind::Write {
-                free.min(limit)
-            } else {
-                free
-            };
-        self.spare((job, kind)) + extents * config.extent_buffers
     }
 }
 
