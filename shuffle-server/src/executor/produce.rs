@@ -194,7 +194,7 @@ impl<B: Backing> Node<B> {
                 entry.slot, partition.writer
             )));
         }
-        if entry.length == 0 || entry.length > buffer_bytes || entry.offset > buffer_bytes - entry.length {
+        if entry.length > buffer_bytes || entry.offset > buffer_bytes - entry.length {
             return Err(protocol(format!(
                 "bytes {} + {} do not lie in a buffer of {buffer_bytes}",
                 entry.offset, entry.length
