@@ -27,6 +27,9 @@ mod settle;
 mod timers;
 mod wakes;
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::{Duration, Instant};
 

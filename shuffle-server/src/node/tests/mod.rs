@@ -1,0 +1,5 @@
+//! The core by itself: small scenes with every frame in view. Long random ones are the simulator's.
+
+mod failing;
+mod harness;
+mod moving;
