@@ -44,6 +44,18 @@ impl Cluster {
         cluster
     }
 
+    /// Starts servers that check tokens; the harness mints its own from `secret`.
+    ///
+    /// # Panics
+    /// If one does not get ready.
+    pub async fn start_with_secret(
+        binaries: Binaries,
+        options: impl IntoIterator<Item = NodeOptions>,
+        secret: &str,
+    ) -> Self {
+        Self::start(binaries, options.into_iter().map(|one| one.secret(secret))).await
+    }
+
     /// One server with the tests' defaults.
     pub async fn single(binaries: Binaries) -> Self {
         Self::start(binaries, [NodeOptions::new()]).await

@@ -110,7 +110,7 @@ async fn read_one(gate: &mut Gate, sources: &[Source], oracle: &mut Oracle) -> R
     let Some(record) = gate.next_record().await? else {
         return Ok(false);
     };
-    let source = sources[record.channel];
+    let source = sources[usize::try_from(record.channel).unwrap_or(usize::MAX)];
     oracle.handle_record(source, record.subpartition.value(), &record.bytes)?;
     Ok(true)
 }

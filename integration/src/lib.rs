@@ -45,3 +45,8 @@ macro_rules! binaries {
         }
     };
 }
+
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+pub struct Readme;

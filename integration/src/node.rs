@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use shuffle_client::{AttachOptions, Session};
-use shuffle_protocol::{JobId, NodeAddress, Result};
+use shuffle_protocol::error::Result;
+use shuffle_protocol::session::{JobToken, Secret};
+use shuffle_protocol::{JobId, NodeAddress};
 use tokio::process::Command;
 
 use crate::process::Process;
@@ -25,6 +27,7 @@ pub struct NodeOptions {
     flags: Vec<(String, String)>,
     prefix: Vec<String>,
     behind_proxy: bool,
+    secret: Option<String>,
 }
 
 impl NodeOptions {
@@ -52,6 +55,13 @@ impl NodeOptions {
     #[must_use]
     pub fn behind_proxy(mut self) -> Self {
         self.behind_proxy = true;
+        self
+    }
+
+    /// The server has this secret: sessions of the harness bring a token made with it.
+    #[must_use]
+    pub fn secret(mut self, secret: &str) -> Self {
+        self.secret = Some(secret.to_owned());
         self
     }
 
@@ -118,7 +128,7 @@ impl Node {
     /// If it does not come in time; the message holds the log.
     pub async fn wait_ready(&mut self) {
         let line = self.process.line(READY_WITHIN).await;
-        let Some(line) = line.filter(|line| line.starts_with("ready ")) else {
+        let Some(line) = line.as_deref().filter(|line| line.starts_with("ready ")) else {
             panic!("{} is not ready: {line:?}\n{}", self.name, self.process.log());
         };
         let field = |name: &str| {
@@ -228,10 +238,18 @@ impl Node {
     /// How to attach to it over its Unix socket.
     #[must_use]
     pub fn attach_options(&self, job: u64) -> AttachOptions {
-        AttachOptions::new(JobId::new(job))
+        let job = JobId::new(job);
+        let options = AttachOptions::new(job)
             .socket(&self.socket)
             .name("test")
-            .timeout(ATTACH_WITHIN)
+            .timeout(ATTACH_WITHIN);
+        match &self.options.secret {
+            None => options,
+            Some(secret) => {
+                let secret = Secret::new(secret.as_bytes()).expect("a secret that is long enough");
+                options.token(JobToken::mint(&secret, job, u64::MAX).to_bytes())
+            }
+        }
     }
 
     /// Waits until the pool's books say that nothing is held, and everything adds up.

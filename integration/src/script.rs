@@ -1,7 +1,7 @@
 //! What a test tells an executor process, and what that answers: one JSON object a line.
 
 use serde::{Deserialize, Serialize};
-use shuffle_protocol::ErrorKind;
+use shuffle_protocol::error::ErrorKind;
 
 use crate::stamp::{Lengths, Source};
 

@@ -15,7 +15,8 @@ use integration::stamp::{Lengths, Source};
 use integration::wait::{timed, within};
 use rustix::process::Signal;
 use shuffle_client::{GateSpec, PartitionSpec, Session};
-use shuffle_protocol::{ErrorKind, GroupId, GroupRef, Initiator, NodeAddress, ShuffleError, SubpartitionRange};
+use shuffle_protocol::error::{ErrorKind, Initiator};
+use shuffle_protocol::{GroupId, GroupRef, NodeAddress, ShuffleError, SubpartitionRange};
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -76,7 +77,7 @@ async fn each_reason_for_no_data_has_its_own_answer() {
         let member = edge(4, 1).partition().group(group.clone());
         let writer = producer.create_partition(member).await.expect("created");
         let cause = ShuffleError::new(ErrorKind::Aborted, "the driver gave up").by(Initiator::Caller);
-        producer.fail_group(group, cause).await.expect("told");
+        producer.fail_group(&group, cause).await.expect("told");
         let failed = refusal(reader, &edge(4, 1)).await;
         assert!(kinds(&failed).contains(&"GroupFailed".to_owned()), "{failed}");
         assert!(

@@ -14,7 +14,12 @@ use integration::wait::within;
 use shuffle_client::Session;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const SOURCE: Source = Source { job: 7, result: 1011, partition: 13, attempt: 5 };
+const SOURCE: Source = Source {
+    job: 7,
+    result: 1011,
+    partition: 13,
+    attempt: 5,
+};
 
 fn partition(partition: u32) -> Source {
     Source { partition, ..SOURCE }

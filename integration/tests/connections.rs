@@ -12,7 +12,8 @@ use integration::profile::Profile;
 use integration::proxy::{Action, Direction, HEADER_BYTES, Trigger, kind};
 use integration::stamp::{Lengths, Source};
 use integration::wait::{timed, until_true, within};
-use shuffle_protocol::{ErrorKind, ShuffleError};
+use shuffle_protocol::ShuffleError;
+use shuffle_protocol::error::ErrorKind;
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(60);

@@ -11,7 +11,8 @@ use integration::profile::Profile;
 use integration::stamp::{Lengths, Source};
 use integration::wait::{timed, within};
 use shuffle_client::{FlushInterval, GateSpec, PartitionSpec};
-use shuffle_protocol::{ErrorKind, SubpartitionIndex, SubpartitionRange};
+use shuffle_protocol::error::ErrorKind;
+use shuffle_protocol::{SubpartitionIndex, SubpartitionRange};
 
 const LIMIT: Duration = Duration::from_secs(60);
 

@@ -220,4 +220,3 @@ async fn silent_connections_are_closed_at_the_handshake_deadline() {
     alive_and_well(&cluster, 0).await;
     cluster.shut_down().await;
 }
-

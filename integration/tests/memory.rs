@@ -11,7 +11,8 @@ use integration::procfs;
 use integration::stamp::{Lengths, Place, Source, fill};
 use integration::wait::{timed, until, within};
 use shuffle_client::{PartitionSpec, Session};
-use shuffle_protocol::{ErrorKind, ShuffleError, SubpartitionIndex};
+use shuffle_protocol::error::ErrorKind;
+use shuffle_protocol::{ShuffleError, SubpartitionIndex};
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(60);

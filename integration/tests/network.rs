@@ -11,7 +11,7 @@ use integration::node::NodeOptions;
 use integration::profile::may_run_as_root;
 use integration::stamp::Source;
 use integration::wait::{timed, within};
-use shuffle_protocol::ErrorKind;
+use shuffle_protocol::error::ErrorKind;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const SOURCE: Source = Source {

@@ -15,8 +15,8 @@ use integration::wait::{timed, until, within};
 use integration::{procfs, script};
 use rustix::process::Signal;
 use shuffle_client::PartitionSpec;
-use shuffle_protocol::ErrorKind;
 use shuffle_protocol::control::control::Message;
+use shuffle_protocol::error::ErrorKind;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOURCE: Source = Source {

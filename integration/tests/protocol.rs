@@ -19,7 +19,12 @@ use shuffle_protocol::frame::{Arena, Frame, FrameKind, NumberEntry, ReleaseEntry
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);
-const SOURCE: Source = Source { job: 7, result: 1011, partition: 13, attempt: 5 };
+const SOURCE: Source = Source {
+    job: 7,
+    result: 1011,
+    partition: 13,
+    attempt: 5,
+};
 const BUFFER: u32 = 32 << 10;
 
 fn cluster_options() -> NodeOptions {
@@ -28,8 +33,13 @@ fn cluster_options() -> NodeOptions {
 
 async fn alive_and_well(cluster: &Cluster, round: u32) {
     let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
-    let source = Source { partition: 1000 + round, ..SOURCE };
-    Edge::new(Some(cluster.node(0).address()), source, 50).run(&producer, &consumer, LIMIT).await;
+    let source = Source {
+        partition: 1000 + round,
+        ..SOURCE
+    };
+    Edge::new(Some(cluster.node(0).address()), source, 50)
+        .run(&producer, &consumer, LIMIT)
+        .await;
 }
 
 /// F100: late or early words about things that are not there are ignored or refused precisely; only

@@ -13,7 +13,8 @@ use integration::flow::{ReadError, read_some, write_range};
 use integration::oracle::Oracle;
 use integration::script::{self, Command, Happened, Then};
 use shuffle_client::{AttachOptions, GateSpec, PartitionSpec, Session};
-use shuffle_protocol::{ErrorKind, GroupId, GroupRef, JobId, NodeAddress, ShuffleError, SubpartitionRange};
+use shuffle_protocol::error::ErrorKind;
+use shuffle_protocol::{GroupId, GroupRef, JobId, NodeAddress, ShuffleError, SubpartitionRange};
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 #[derive(Parser)]

@@ -5,5 +5,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    shuffle_server::main()
+    shuffle_server::run_with_args(std::env::args_os())
 }

@@ -159,14 +159,19 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
 async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> {
     let mut cut = shared.cut.subscribe();
     let mut upstream = shared.upstream.subscribe();
+    let known = async {
+        upstream
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|address| *address)
+    };
+    let connect = async {
+        let address = known.await.ok_or(io::ErrorKind::NotConnected)?;
+        TcpStream::connect(address).await
+    };
     let server = tokio::select! {
-        address = upstream.wait_for(Option::is_some) => {
-            let address = address.ok().and_then(|address| *address);
-            match address {
-                Some(address) => TcpStream::connect(address).await,
-                None => Err(io::ErrorKind::NotConnected.into()),
-            }
-        }
+        server = connect => server,
         _ = cut.changed() => Err(io::ErrorKind::ConnectionReset.into()),
     };
     let Ok(server) = server else {
@@ -187,6 +192,9 @@ async fn relay(client: TcpStream, shared: &Shared) -> io::Result<()> {
     if !clean {
         reset(from_client.as_ref())?;
         reset(from_server.as_ref())?;
+        // A writing half that is dropped would end the stream in order first.
+        to_client.forget();
+        to_server.forget();
     }
     Ok(())
 }

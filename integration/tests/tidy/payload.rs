@@ -35,17 +35,17 @@ const MOVES_BYTES: [&str; 24] = [
 ];
 
 /// A line of the server that may move bytes because they are not payload.
-pub struct Allowed {
+pub(crate) struct Allowed {
     /// End of the file's path.
-    pub file: &'static str,
+    pub(crate) file: &'static str,
     /// The line, without the spaces around it.
-    pub line: &'static str,
+    pub(crate) line: &'static str,
     /// What the bytes are.
-    pub why: &'static str,
+    pub(crate) why: &'static str,
 }
 
 /// What breaks the rule: `path:line: text`; and which entries of the list match nothing.
-pub fn check(sources: &[Source], allowed: &[Allowed]) -> (Vec<String>, Vec<String>) {
+pub(crate) fn check(sources: &[Source], allowed: &[Allowed]) -> (Vec<String>, Vec<String>) {
     let mut used = vec![false; allowed.len()];
     let mut broken = Vec::new();
     for source in sources {

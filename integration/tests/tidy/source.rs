@@ -4,17 +4,17 @@
 use std::path::{Path, PathBuf};
 
 /// One file of the repository.
-pub struct Source {
+pub(crate) struct Source {
     /// Path from the top of the repository, with `/`.
-    pub path: String,
+    pub(crate) path: String,
     /// The file as it is.
-    pub text: String,
+    pub(crate) text: String,
     /// The same length in lines; comments and the insides of literals are spaces.
-    pub code: String,
+    pub(crate) code: String,
 }
 
 impl Source {
-    pub fn new(path: &str, text: &str) -> Self {
+    pub(crate) fn new(path: &str, text: &str) -> Self {
         Self {
             path: path.to_owned(),
             text: text.to_owned(),
@@ -23,7 +23,7 @@ impl Source {
     }
 
     /// Code lines up to the first test module, with their numbers from 1.
-    pub fn shipped_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub(crate) fn shipped_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         let is_test =
             self.path.ends_with("tests.rs") || self.path.contains("/tests/") || self.path.contains("/benches/");
         self.code
@@ -34,18 +34,18 @@ impl Source {
     }
 
     /// All code lines, with their numbers from 1.
-    pub fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub(crate) fn code_lines(&self) -> impl Iterator<Item = (usize, &str)> {
         self.code.lines().enumerate().map(|(index, line)| (index + 1, line))
     }
 
     /// The line as written.
-    pub fn line(&self, number: usize) -> &str {
+    pub(crate) fn line(&self, number: usize) -> &str {
         self.text.lines().nth(number - 1).unwrap_or_default()
     }
 }
 
 /// The top of the repository.
-pub fn top() -> PathBuf {
+pub(crate) fn top() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("the crate lies in the workspace")
@@ -53,7 +53,7 @@ pub fn top() -> PathBuf {
 }
 
 /// Every file below the top that is part of the project, in a stable order.
-pub fn repository_files() -> Vec<PathBuf> {
+pub(crate) fn repository_files() -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut folders = vec![top()];
     while let Some(folder) = folders.pop() {
@@ -76,7 +76,7 @@ pub fn repository_files() -> Vec<PathBuf> {
 }
 
 /// The Rust sources below one folder of the repository (`""`: all).
-pub fn rust_sources(below: &str) -> Vec<Source> {
+pub(crate) fn rust_sources(below: &str) -> Vec<Source> {
     repository_files()
         .into_iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
@@ -87,7 +87,7 @@ pub fn rust_sources(below: &str) -> Vec<Source> {
 }
 
 /// Path from the top, with `/`.
-pub fn relative(path: &Path) -> String {
+pub(crate) fn relative(path: &Path) -> String {
     path.strip_prefix(top())
         .unwrap_or(path)
         .to_string_lossy()
@@ -95,7 +95,7 @@ pub fn relative(path: &Path) -> String {
 }
 
 /// True if `word` stands in `line` with no letter, digit or `_` on either side.
-pub fn has_word(line: &str, word: &str) -> bool {
+pub(crate) fn has_word(line: &str, word: &str) -> bool {
     let is_part = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
     line.match_indices(word)
         .any(|(at, _)| !is_part(line[..at].chars().next_back()) && !is_part(line[at + word.len()..].chars().next()))

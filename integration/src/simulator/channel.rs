@@ -1,0 +1,151 @@
+//! One channel of a consumer: what came, and whether it is what had to come.
+
+use std::collections::VecDeque;
+
+use shuffle_protocol::frame::{EndEntry, SlotEntry};
+use shuffle_protocol::{JobId, ShuffleError, StreamId, SubpartitionIndex};
+
+use super::data::{Content, content, describe, totals};
+use super::workload::ChannelSpec;
+
+/// How it went.
+#[derive(Debug, Clone)]
+pub(super) enum ChannelEnd {
+    /// Everything came, to the last end marker, and is right.
+    Complete,
+    Failed(ShuffleError),
+    /// The consumer gave it up.
+    Cancelled,
+    /// Its process died.
+    Gone,
+}
+
+/// What came and was not looked at.
+#[derive(Debug, Clone)]
+pub(super) enum Item {
+    /// Inline the content came along; else it lies in the arena.
+    Buffer(SlotEntry, Option<Content>),
+    End(EndEntry),
+}
+
+#[derive(Debug)]
+pub(super) struct Channel {
+    pub(super) spec: ChannelSpec,
+    pub(super) stream: StreamId,
+    pub(super) end: Option<ChannelEnd>,
+    pub(super) queue: VecDeque<Item>,
+    /// Views that came and were not given back.
+    pub(super) views: u32,
+    /// Everything below is checked, and the server does not know it.
+    pub(super) ack: Option<u64>,
+    job: JobId,
+    /// Buffers that each subpartition of the partition has.
+    counts: Vec<u64>,
+    next: u64,
+    /// Of each subpartition of the range: buffers that were checked, and whether it ended.
+    came: Vec<(u64, bool)>,
+}
+
+impl Channel {
+    pub(super) fn new(spec: ChannelSpec, stream: StreamId, job: JobId, counts: Vec<u64>) -> Self {
+        Self {
+            stream,
+            end: None,
+            queue: VecDeque::new(),
+            views: 0,
+            ack: None,
+            job,
+            counts,
+            next: 0,
+            came: vec![(0, false); spec.range.count as usize],
+            spec,
+        }
+    }
+
+    /// Something arrived: it must be the next.
+    pub(super) fn handle_arrival(&mut self, item: Item) -> Result<(), String> {
+        let (sequence, subpartition) = match &item {
+            Item::Buffer(entry, _) => (entry.sequence, entry.subpartition),
+            Item::End(entry) => (entry.sequence, entry.subpartition),
+        };
+        if sequence.value() != self.next {
+            return Err(format!("sequence {sequence} came where {} was due", self.next));
+        }
+        if !self.spec.range.contains(subpartition) {
+            return Err(format!("subpartition {subpartition} is not in {:?}", self.spec.range));
+        }
+        self.next += 1;
+        self.views += u32::from(matches!(item, Item::Buffer(..)));
+        self.queue.push_back(item);
+        Ok(())
+    }
+
+    /// Looks at a buffer, where this is what lies in it.
+    pub(super) fn check_buffer(&mut self, entry: &SlotEntry, seen: Content) -> Result<(), String> {
+        let (job, id) = (self.job, self.spec.id);
+        let index = entry.subpartition.value();
+        let (ordinal, ended) = self.progress(entry.subpartition);
+        if *ended {
+            return Err(format!("a buffer behind the end of subpartition {index}"));
+        }
+        let expected = content(job, id, index, *ordinal);
+        let described = SlotEntry {
+            stream: entry.stream,
+            sequence: entry.sequence,
+            slot: entry.slot,
+            offset: entry.offset,
+            backlog: entry.backlog,
+            arena: entry.arena,
+            ..describe(expected, index, *ordinal)
+        };
+        let at = *ordinal;
+        *ordinal += 1;
+        if *entry != described {
+            return Err(format!(
+                "buffer {at} of subpartition {index}: {described:?} was due, {entry:?} came"
+            ));
+        }
+        if seen != expected {
+            return Err(format!(
+                "buffer {at} of subpartition {index} holds {seen:x} instead of {expected:x}"
+            ));
+        }
+        self.ack = Some(entry.sequence.value() + 1);
+        Ok(())
+    }
+
+    /// Looks at an end marker.
+    pub(super) fn check_end(&mut self, entry: &EndEntry) -> Result<(), String> {
+        let (job, id) = (self.job, self.spec.id);
+        let index = entry.subpartition.value();
+        let expected = self.counts.get(index as usize).copied().unwrap_or(0);
+        let (came, ended) = self.progress(entry.subpartition);
+        if std::mem::replace(ended, true) {
+            return Err(format!("a second end of subpartition {index}"));
+        }
+        if *came != expected {
+            return Err(format!(
+                "subpartition {index} ended after {came} of {expected} buffers"
+            ));
+        }
+        if entry.totals != totals(job, id, index, expected) {
+            return Err(format!("wrong totals of subpartition {index}: {:?}", entry.totals));
+        }
+        self.ack = Some(entry.sequence.value() + 1);
+        let all = self.came.iter().all(|(_, ended)| *ended);
+        if entry.last != all {
+            return Err(format!(
+                "LAST is {} where all subpartitions ended is {all}",
+                entry.last
+            ));
+        }
+        if entry.last {
+            self.end = Some(ChannelEnd::Complete);
+        }
+        Ok(())
+    }
+
+    fn progress(&mut self, subpartition: SubpartitionIndex) -> &mut (u64, bool) {
+        &mut self.came[(subpartition.value() - self.spec.range.first) as usize]
+    }
+}

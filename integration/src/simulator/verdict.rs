@@ -1,0 +1,124 @@
+//! Whether each end is one that what broke excuses, and whether groups failed as one.
+
+use std::collections::BTreeMap;
+
+use shuffle_protocol::{GroupId, JobId, ShuffleError, error::ErrorKind};
+
+use super::channel::ChannelEnd;
+use super::producer::WriterEnd;
+use super::world::World;
+
+/// A failure that somebody saw.
+struct Seen<'a> {
+    who: String,
+    group: Option<(JobId, GroupId)>,
+    error: &'a ShuffleError,
+}
+
+impl World {
+    /// Judges how everything ended.
+    pub(super) fn check_outcomes(&mut self) {
+        let mut accusation = None;
+        let (mut complete, mut failed) = (0, 0);
+        for process in &self.processes {
+            let channels = process.gates.iter().flat_map(|gate| &gate.channels);
+            complete += channels
+                .filter(|channel| matches!(channel.end, Some(ChannelEnd::Complete)))
+                .count();
+        }
+        let seen = self.failures();
+        for failure in &seen {
+            failed += 1;
+            if accusation.is_none()
+                && let Err(why) = self.excuse(failure.error)
+            {
+                accusation = Some(format!("{}: {why}: {}", failure.who, failure.error));
+            }
+        }
+        let accusation = accusation.or_else(|| self.torn_group(&seen));
+        self.report.complete_channels = complete;
+        self.report.failures = failed;
+        if let Some(accusation) = accusation {
+            self.accuse(|| accusation);
+        }
+    }
+
+    fn failures(&self) -> Vec<Seen<'_>> {
+        let mut seen = Vec::new();
+        for (at, process) in self.processes.iter().enumerate() {
+            let job = process.spec.job;
+            for producer in &process.producers {
+                if let Some(WriterEnd::Refused(error) | WriterEnd::Failed(error)) = &producer.end {
+                    seen.push(Seen {
+                        who: format!("process {at}, the writer of {:?}", producer.partition.id),
+                        group: producer.partition.group.as_ref().map(|group| (job, group.id)),
+                        error,
+                    });
+                }
+            }
+            for gate in &process.gates {
+                for channel in &gate.channels {
+                    if let Some(ChannelEnd::Failed(error)) = &channel.end {
+                        seen.push(Seen {
+                            who: format!("process {at}, the reader of {:?}", channel.spec),
+                            group: gate.spec.group.as_ref().map(|group| (job, group.id)),
+                            error,
+                        });
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    /// Whether something broke that can lead to this.
+    fn excuse(&self, error: &ShuffleError) -> Result<(), &'static str> {
+        let may = self.plan.faults;
+        let lost = may.holes || may.restarts;
+        let unreachable = may.deaths || may.aborts || may.drains || may.starved || may.stops || may.fences || lost;
+        let excused = match error.first_cause().kind() {
+            ErrorKind::NotRegistered { .. } => may.strays || may.liars || may.cancels || unreachable,
+            ErrorKind::Released | ErrorKind::Expired => self.released || may.unread || unreachable,
+            ErrorKind::Superseded { .. } | ErrorKind::AlreadyExists => may.fences,
+            ErrorKind::ExecutorDied => may.deaths || may.stops,
+            ErrorKind::PeerLost { .. } => lost,
+            ErrorKind::PeerRestarted => may.restarts,
+            ErrorKind::ConnectionLost => lost,
+            ErrorKind::SessionClosed => may.restarts || may.stops,
+            ErrorKind::InsufficientBuffers { .. } => may.starved || may.fences || may.deaths || may.cancels,
+            ErrorKind::CountMismatch { .. } => may.liars,
+            ErrorKind::Cancelled => may.aborts || may.cancels,
+            ErrorKind::Draining => may.drains,
+            _ => return Err("an error that nothing leads to"),
+        };
+        if !excused {
+            return Err("nothing that broke excuses this");
+        }
+        let location = error.location();
+        if location.job.is_none() && !matches!(error.kind(), ErrorKind::SessionClosed) {
+            return Err("an error that does not say of which job");
+        }
+        Ok(())
+    }
+
+    /// All members of a group that failed must have seen the same first cause, where its home server could be reached.
+    fn torn_group(&self, seen: &[Seen<'_>]) -> Option<String> {
+        let may = self.plan.faults;
+        if may.holes || may.restarts {
+            return None;
+        }
+        let mut causes: BTreeMap<(JobId, GroupId), &Seen<'_>> = BTreeMap::new();
+        for failure in seen {
+            let Some(group) = failure.group else { continue };
+            let first = causes.entry(group).or_insert(failure);
+            let (one, other) = (first.error.first_cause(), failure.error.first_cause());
+            if one.kind() != other.kind() || one.message() != other.message() {
+                return Some(format!(
+                    "members of {group:?} saw different first causes: {} saw {one}, {} saw {other}",
+                    first.who, failure.who
+                ));
+            }
+        }
+        None
+    }
+}
