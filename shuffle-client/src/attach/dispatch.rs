@@ -8,7 +8,7 @@ use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::frame::{Batch, DataHead, EndEntry, Frame, GrantEntry, NumberEntry, SlotEntry};
 use shuffle_protocol::ids::{RequestId, StreamId, WriterId};
 
-use super::shared::{Lifeline, SessionShared};
+use super::shared::{Lifeline, SessionShared, Waiting};
 use crate::consumer::Arrival;
 use crate::producer::release;
 
@@ -126,9 +126,13 @@ impl Dispatch {
         };
         match message {
             Message::Reply(reply) => {
-                // Nobody waits for replies to what ends something.
-                if let Some(waiting) = self.shared.registry().take_request(RequestId::new(reply.request)) {
-                    let _ = waiting.send(Ok(reply));
+                let waiting = self.shared.registry().take_request(RequestId::new(reply.request));
+                match waiting {
+                    // It may have gone at this moment; then its own drop says the rest.
+                    Some(Waiting::Caller(caller)) => drop(caller.send(Ok(reply))),
+                    Some(Waiting::Undo(undo)) if reply.error.is_none() => self.shared.outbox.push_message(undo),
+                    // Nobody waits for replies to what ends something.
+                    Some(Waiting::Undo(_)) | None => {}
                 }
             }
             Message::WriterFailed(failed) => {

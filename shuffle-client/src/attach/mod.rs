@@ -22,5 +22,5 @@ pub use session::Session;
 
 pub(crate) use memory::{Filling, View};
 pub(crate) use outbox::Outbox;
-pub(crate) use request::{millis, notify, request};
+pub(crate) use request::{millis, notify, request, request_or_undo};
 pub(crate) use shared::{Lifeline, SessionShared};

@@ -24,12 +24,33 @@ pub(crate) async fn request(
     timeout: Option<Duration>,
     message: impl FnOnce(RequestId) -> Message,
 ) -> Result<Reply> {
+    start(session, None, message)?.wait(what, timeout).await
+}
+
+/// Sends a request that makes something. If nobody waits any more when the server says that it is made, `undo` is sent.
+pub(crate) async fn request_or_undo(
+    session: &Arc<Lifeline>,
+    what: &'static str,
+    timeout: Option<Duration>,
+    message: impl FnOnce(RequestId) -> Message,
+    undo: impl FnOnce(RequestId) -> Message,
+) -> Result<Reply> {
+    let undo = encode(&undo(session.shared().next_request()))?;
+    start(session, Some(undo), message)?.wait(what, timeout).await
+}
+
+fn start(
+    session: &Arc<Lifeline>,
+    undo: Option<Bytes>,
+    message: impl FnOnce(RequestId) -> Message,
+) -> Result<Pending<'_>> {
     let shared = session.shared();
     let number = shared.next_request();
     let frame = encode(&message(number))?;
-    let pending = Pending::new(shared, number)?;
+    let mut pending = Pending::new(shared, number)?;
     shared.outbox.push_request(frame)?;
-    pending.wait(what, timeout).await
+    pending.undo = undo;
+    Ok(pending)
 }
 
 /// The frame of a control message.
@@ -61,17 +82,23 @@ pub(crate) fn millis(timeout: Option<Duration>) -> u32 {
     })
 }
 
-/// Forgotten by the registry when dropped.
+/// Forgotten by the registry when dropped, but for what is to be undone.
 struct Pending<'a> {
     shared: &'a SessionShared,
     number: RequestId,
     reply: oneshot::Receiver<Result<Reply>>,
+    undo: Option<Bytes>,
 }
 
 impl<'a> Pending<'a> {
     fn new(shared: &'a SessionShared, number: RequestId) -> Result<Self> {
         let reply = shared.registry().add_request(number)?;
-        Ok(Self { shared, number, reply })
+        Ok(Self {
+            shared,
+            number,
+            reply,
+            undo: None,
+        })
     }
 
     async fn wait(mut self, what: &'static str, timeout: Option<Duration>) -> Result<Reply> {
@@ -96,6 +123,6 @@ impl<'a> Pending<'a> {
 
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
-        self.shared.registry().take_request(self.number);
+        self.shared.registry().abandon_request(self.number, self.undo.take());
     }
 }

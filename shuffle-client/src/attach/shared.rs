@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bytes::Bytes;
 use shuffle_protocol::control::Reply;
 use shuffle_protocol::error::{Result, ShuffleError};
 use shuffle_protocol::ids::{GateId, JobId, NodeAddress, RequestId, StreamId, WriterId};
@@ -48,9 +49,17 @@ pub(crate) struct SessionShared {
     next_stream: AtomicU32,
 }
 
+/// Who waits for a reply.
+pub(crate) enum Waiting {
+    /// A caller.
+    Caller(oneshot::Sender<Result<Reply>>),
+    /// Nobody any more: if the reply says that something was made, this frame undoes it.
+    Undo(Bytes),
+}
+
 #[derive(Default)]
 pub(crate) struct Registry {
-    requests: HashMap<RequestId, oneshot::Sender<Result<Reply>>>,
+    requests: HashMap<RequestId, Waiting>,
     writers: HashMap<WriterId, Arc<WriterShared>>,
     routes: HashMap<StreamId, Route>,
     ended: Option<ShuffleError>,
@@ -107,9 +116,11 @@ impl SessionShared {
             )
         };
         self.outbox.shut();
-        for reply in requests.into_values() {
-            // Whoever asked may have gone.
-            let _ = reply.send(Err(error.clone()));
+        for waiting in requests.into_values() {
+            if let Waiting::Caller(reply) = waiting {
+                // Whoever asked may have gone.
+                let _ = reply.send(Err(error.clone()));
+            }
         }
         for writer in writers.into_values() {
             writer.handle_failure(error.clone(), &self.outbox);
@@ -128,12 +139,21 @@ impl Registry {
     pub(crate) fn add_request(&mut self, request: RequestId) -> Result<oneshot::Receiver<Result<Reply>>> {
         self.check_open()?;
         let (sender, receiver) = oneshot::channel();
-        self.requests.insert(request, sender);
+        self.requests.insert(request, Waiting::Caller(sender));
         Ok(receiver)
     }
 
-    pub(crate) fn take_request(&mut self, request: RequestId) -> Option<oneshot::Sender<Result<Reply>>> {
+    pub(crate) fn take_request(&mut self, request: RequestId) -> Option<Waiting> {
         self.requests.remove(&request)
+    }
+
+    /// Its caller waits no more. Does nothing if the reply has come.
+    pub(crate) fn abandon_request(&mut self, request: RequestId, undo: Option<Bytes>) {
+        if self.requests.remove(&request).is_some()
+            && let Some(undo) = undo
+        {
+            self.requests.insert(request, Waiting::Undo(undo));
+        }
     }
 
     pub(crate) fn add_writer(&mut self, id: WriterId, writer: Arc<WriterShared>) -> Result<()> {

@@ -15,6 +15,9 @@ mod open;
 mod record;
 mod spec;
 
+#[cfg(test)]
+mod tests;
+
 pub use gate::Gate;
 pub use item::{Buffer, BufferOrEvent, EndOfSubpartition, Event, GateStats, Record, RecordOrEvent};
 pub use spec::{ChannelSpec, GateSpec};
@@ -22,3 +25,5 @@ pub use spec::{ChannelSpec, GateSpec};
 pub(crate) use demux::Arrival;
 pub(crate) use inbox::Inbox;
 pub(crate) use open::open;
+#[cfg(test)]
+pub(crate) use record::{Assembly, Cursor};

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use shuffle_protocol::control::CloseGate;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::error::Result;
-use shuffle_protocol::ids::{GateId, JobId, StreamId};
+use shuffle_protocol::ids::{GateId, JobId, RequestId, StreamId};
 
 use super::channel::{Channel, Source};
 use super::demux::Demux;
 use super::gate::Gate;
 use super::inbox::Inbox;
 use super::spec::GateSpec;
-use crate::attach::{Lifeline, notify, request};
+use crate::attach::{Lifeline, notify, request_or_undo};
 
 /// A gate's place in its session. Its drop closes the gate at the server, whether opening it was answered yet or not.
 pub(super) struct Registration {
@@ -70,14 +70,16 @@ impl Drop for Registration {
             .remove_routes(self.first, self.channels);
         self.inbox.close();
         if self.announced {
-            notify(&self.session, |request| {
-                Message::CloseGate(CloseGate {
-                    request: request.value(),
-                    gate: self.gate.value(),
-                })
-            });
+            notify(&self.session, |request| close_message(request, self.gate));
         }
     }
+}
+
+fn close_message(request: RequestId, gate: GateId) -> Message {
+    Message::CloseGate(CloseGate {
+        request: request.value(),
+        gate: gate.value(),
+    })
 }
 
 /// Opens a gate with all its channels.
@@ -101,9 +103,13 @@ pub(crate) async fn open(session: Arc<Lifeline>, spec: GateSpec) -> Result<Gate>
     if count > 0 {
         let gate = registration.gate;
         registration.announced = true;
-        request(&session, "opening a gate", spec.timeout, |request| {
-            Message::OpenGate(spec.to_message(request, gate, first))
-        })
+        request_or_undo(
+            &session,
+            "opening a gate",
+            spec.timeout,
+            |request| Message::OpenGate(spec.to_message(request, gate, first)),
+            |request| close_message(request, gate),
+        )
         .await?;
     }
     Ok(Gate::new(registration, demux))

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use shuffle_protocol::control::AbortPartition;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
+use shuffle_protocol::ids::{RequestId, WriterId};
 use shuffle_protocol::limits::MAX_SUBPARTITIONS;
 
 use super::core::CoreConfig;
@@ -12,7 +13,7 @@ use super::handle::WriterShared;
 use super::selector::Selection;
 use super::spec::{FlushInterval, PartitionSpec};
 use super::writer::Writer;
-use crate::attach::{Lifeline, notify, request};
+use crate::attach::{Lifeline, notify, request_or_undo};
 
 /// A writer's place in its session. Dropped while open it aborts the partition, whether its creation was answered yet
 /// or not.
@@ -46,18 +47,19 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let cancelled = ShuffleError::new(ErrorKind::Cancelled, "the writer was dropped before it finished");
-        if !self.close(cancelled.clone()) {
-            return;
+        if self.close(cancelled.clone()) {
+            let cause = cancelled.job(self.session.facts().job).partition(self.writer.partition);
+            notify(&self.session, |request| abort_message(request, self.writer.id, &cause));
         }
-        let cause = cancelled.job(self.session.facts().job).partition(self.writer.partition);
-        notify(&self.session, |request| {
-            Message::AbortPartition(AbortPartition {
-                request: request.value(),
-                writer: self.writer.id.value(),
-                cause: Some((&cause).into()),
-            })
-        });
     }
+}
+
+pub(super) fn abort_message(request: RequestId, writer: WriterId, cause: &ShuffleError) -> Message {
+    Message::AbortPartition(AbortPartition {
+        request: request.value(),
+        writer: writer.value(),
+        cause: Some(cause.into()),
+    })
 }
 
 impl std::fmt::Debug for Registration {
@@ -83,9 +85,14 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
     };
     let writer = Arc::new(WriterShared::new(partition, config));
     let mut registration = Registration::new(session.clone(), writer)?;
-    let created = request(&session, "creating a partition", spec.timeout, |request| {
-        Message::CreatePartition(spec.to_message(request, id))
-    })
+    let cancelled = ShuffleError::new(ErrorKind::Cancelled, "nobody waited for the partition to be created");
+    let created = request_or_undo(
+        &session,
+        "creating a partition",
+        spec.timeout,
+        |request| Message::CreatePartition(spec.to_message(request, id)),
+        |request| abort_message(request, id, &cancelled.partition(partition)),
+    )
     .await;
     if let Err(error) = created {
         if !matches!(error.kind(), ErrorKind::TimedOut { .. }) {

@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shuffle_protocol::control::control::Message;
-use shuffle_protocol::control::{AbortPartition, FinishPartition, SubpartitionTotals};
+use shuffle_protocol::control::{FinishPartition, SubpartitionTotals};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::ids::{PartitionId, SubpartitionIndex};
 use shuffle_protocol::partition::Totals;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::core::{EventCursor, Need};
-use super::create::Registration;
+use super::create::{Registration, abort_message};
 use super::handle::{WriteBuffer, WriterShared, release};
 use super::record::Encoder;
 use super::selector::{Choice, Selection};
@@ -48,7 +48,7 @@ impl FinishReport {
 /// it ends with an error when the partition fails. The first failure is kept: every later call returns it.
 ///
 /// **Dropping a future.** Every call may be dropped at any await. What it had not done is not done, with one
-/// exception: a record or event that needs more than one fresh buffer may then be in the stream in part, and every later
+/// exception: a record or event that is longer than a buffer may then be in the stream in part, and every later
 /// call but [`abort`](Self::abort) says so.
 ///
 /// **Dropping the writer** aborts the partition as cancelled; only [`finish`](Self::finish) completes it.
@@ -168,7 +168,7 @@ impl Writer {
     }
 
     /// Hands over the first `used` bytes of a buffer, in which `records` records start, behind everything that was written
-    /// to its subpartition before. It waits while the queue of the subpartition is full.
+    /// to its subpartition before. It waits while the queue of the subpartition is full. Of 0 bytes nothing is sent.
     ///
     /// What the bytes mean is between producer and consumer; if the consumer reads records, they are records as
     /// [`encode_record`](crate::encode_record) makes them, and each lies whole in its buffer.
@@ -189,8 +189,15 @@ impl Writer {
         if used > buffer.len() {
             return Err((invalid("more bytes than the buffer has"), buffer));
         }
+        if used == 0 && records > 0 {
+            return Err((invalid("no record starts in no bytes"), buffer));
+        }
         if let Err(error) = self.check_alive() {
             return Err((error, buffer));
+        }
+        if used == 0 {
+            // Its drop puts the buffer back.
+            return Ok(());
         }
         loop {
             let subpartition = buffer.subpartition;
@@ -294,11 +301,7 @@ impl Writer {
         let (session, writer) = (self.session().clone(), self.shared().clone());
         self.registration.close(ended("the partition is aborted"));
         request(&session, "aborting a partition", None, |request| {
-            Message::AbortPartition(AbortPartition {
-                request: request.value(),
-                writer: writer.id.value(),
-                cause: Some((&cause).into()),
-            })
+            abort_message(request, writer.id, &cause)
         })
         .await
         .map(|_| ())

@@ -10,8 +10,8 @@
 //! - `handed(s) <= limit(s)` for every subpartition `s`: the queue limit.
 //! - `queued(s) = handed(s) - (limit(s) - max_queued)`, at least 0: the limit rises by one for each buffer consumed.
 //!   `in_flight` is the sum of it.
-//! - A record that fits the rest of the open buffer and one fresh buffer is written whole or not at all; only a longer
-//!   one can be torn by a caller that gives up in its middle, and then the writer refuses to go on.
+//! - A record that fits one buffer, prefix included, is written whole or not at all; only a longer one can be torn by a
+//!   caller that gives up in its middle, and then the writer refuses to go on.
 
 mod partial;
 mod state;

@@ -70,9 +70,9 @@ impl<B: Space> Core<B> {
         let index = subpartition.value();
         while record.remaining() > 0 {
             let space = self.open_space(index);
-            let tail = record.remaining().saturating_sub(space.unwrap_or(0));
-            if !record.is_torn() && tail > 0 && tail <= self.config.capacity {
-                // It needs exactly one fresh buffer: get all it needs before its first byte.
+            let fits_space = space.is_some_and(|space| record.remaining() <= space);
+            if !record.is_torn() && !fits_space && record.remaining() <= self.config.capacity {
+                // It fits one buffer, so it takes one fresh buffer: get all it needs before its first byte.
                 if space.is_some() && !self.has_limit(index) {
                     self.mark_due(index);
                     return Ok(Need::Limit);
