@@ -1,7 +1,5 @@
 //! What must hold between the values, and the one file that is read while loading: the secret.
 
-use std::fs::File;
-use std::io::Read as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::Duration;
@@ -13,6 +11,7 @@ use super::problem::{Problem, Problems};
 use super::units::format_duration;
 use super::{Config, KEYS};
 
+const MAX_SECRET_FILE_BYTES: u64 = 64 << 10;
 const PAGE_BYTES: u32 = 4096;
 const SOCKET_PATH_BYTES: usize = 107;
 
@@ -193,18 +192,20 @@ fn range(found: &mut Found, key: &'static str, value: u32, low: u32, high: u32) 
 
 fn read_secret(path: &Path) -> Result<Secret, String> {
     let unreadable = |error: std::io::Error| format!("cannot be read: {error}; give a file with the cluster secret");
-    let file = File::open(path).map_err(unreadable)?;
-    let metadata = file.metadata().map_err(unreadable)?;
+    let metadata = path.metadata().map_err(unreadable)?;
     if metadata.mode() & 0o007 != 0 {
         return Err(format!(
             "others may read or write it (mode {:04o}); run chmod o-rwx on it",
             metadata.mode() & 0o7777
         ));
     }
-    let mut bytes = Vec::new();
-    file.take(u64::from(limits::MAX_SECRET_BYTES) * 2)
-        .read_to_end(&mut bytes)
-        .map_err(unreadable)?;
+    if metadata.len() > MAX_SECRET_FILE_BYTES {
+        return Err(format!(
+            "holds {} bytes; give a file with nothing but the cluster secret",
+            metadata.len()
+        ));
+    }
+    let mut bytes = std::fs::read(path).map_err(unreadable)?;
     // A trailing newline is an editor's, not the secret's.
     bytes.truncate(bytes.trim_ascii_end().len());
     Secret::new(bytes).map_err(|error| format!("cannot be used: {}", error.message()))

@@ -34,31 +34,30 @@ impl<B: Backing> Node<B> {
         {
             return Err(verdict.clone());
         }
-        let mut remote = 0u32;
         for channel in &request.channels {
             required(channel.partition, "partition")?;
             SubpartitionRange::try_from(required(channel.range, "range")?)?;
             if !self.is_own(&channel.node) {
                 Self::parse_node(&channel.node)?;
-                remote += 1;
             }
         }
-        let pool = if remote > 0 {
-            let minimum = request.exclusive.saturating_mul(remote).max(1);
-            let spec = LocalPoolSpec {
-                minimum,
-                maximum: Some(if request.exclusive == 0 {
-                    request.floating.max(1)
+        let pool = match self.receive_minimum(request) {
+            0 => None,
+            minimum => {
+                let most = if request.exclusive == 0 {
+                    request.floating
                 } else {
                     minimum.saturating_add(request.floating)
-                }),
-                weight: 1,
-                label: format!("gate {} ({name})", request.gate),
-            };
-            let made = self.pool.create_local_pool(JobKey(job.value()), ArenaKind::Read, spec);
-            Some(made.map_err(|error| pool_error(&error).job(job))?)
-        } else {
-            None
+                };
+                let spec = LocalPoolSpec {
+                    minimum,
+                    maximum: Some(most),
+                    weight: 1,
+                    label: format!("gate {} ({name})", request.gate),
+                };
+                let made = self.pool.create_local_pool(JobKey(job.value()), ArenaKind::Read, spec);
+                Some(made.map_err(|error| pool_error(&error).job(job))?)
+            }
         };
         let no = self.gates.insert(Gate {
             session: id,
@@ -88,6 +87,19 @@ impl<B: Backing> Node<B> {
         }
         self.lend(no);
         Ok(())
+    }
+
+    /// Receive buffers that a gate must have: its exclusive ones, or one that goes round; none where all is local.
+    pub(crate) fn receive_minimum(&self, request: &control::OpenGate) -> u32 {
+        let remote = request
+            .channels
+            .iter()
+            .filter(|channel| !self.is_own(&channel.node))
+            .count();
+        match u32::try_from(remote).unwrap_or(u32::MAX) {
+            0 => 0,
+            remote => request.exclusive.saturating_mul(remote).max(1),
+        }
     }
 
     fn check_gate(&self, id: SessionId, request: &control::OpenGate) -> Result<(), ShuffleError> {

@@ -34,18 +34,57 @@ impl<B: Backing> Node<B> {
                     None => {}
                 }
             }
+            self.state_wanted();
             if !std::mem::take(&mut self.pool_changed) || self.pending.is_empty() {
                 break;
             }
-            for pending in std::mem::take(&mut self.pending) {
-                let session = pending.session;
-                match self.attempt(now, pending) {
-                    Some(pending) => self.pending.push_back(pending),
-                    None => self.leave_pending(session),
-                }
-            }
+            self.retry_pending(now);
         }
         self.check_some_invariants();
+    }
+
+    /// Tries what waits, in the order in which it came; behind the first that still lacks buffers nobody of its kind
+    /// is tried, so nobody is overtaken for ever.
+    fn retry_pending(&mut self, now: Instant) {
+        let (mut writers_wait, mut readers_wait) = (false, false);
+        for pending in std::mem::take(&mut self.pending) {
+            let waits = match pending.kind {
+                PendingKind::Partition(_) => &mut writers_wait,
+                PendingKind::Gate(_) => &mut readers_wait,
+            };
+            if *waits {
+                self.pending.push_back(pending);
+                continue;
+            }
+            let session = pending.session;
+            match self.attempt(now, pending) {
+                Some(pending) => {
+                    *waits = true;
+                    self.pending.push_back(pending);
+                }
+                None => self.leave_pending(session),
+            }
+        }
+    }
+
+    /// Tells the pool what waits, so that it makes room.
+    fn state_wanted(&mut self) {
+        let (mut write, mut read) = (0u32, 0u32);
+        for pending in &self.pending {
+            match &pending.kind {
+                PendingKind::Partition(request) => write = write.saturating_add(request.min_buffers.max(1)),
+                PendingKind::Gate(request) => read = read.saturating_add(self.receive_minimum(request)),
+            }
+        }
+        self.pool.set_wanted(write, read);
+    }
+
+    /// Moves of memory that failed are tried again. Gives what failed since this was last asked, to be logged.
+    pub fn retry_moves(&mut self, now: Instant) -> Option<buffer_pool::PoolError> {
+        self.pool.retry_moves();
+        self.pool_changed = true;
+        self.settle(now);
+        self.pool.poll_move_error()
     }
 
     /// Tries a creation. Gives it back where only buffers are missing.

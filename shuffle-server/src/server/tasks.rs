@@ -59,6 +59,9 @@ async fn measure(service: Rc<Service>) {
         service.sample();
         if count.is_multiple_of(OVERDRAWN_EVERY) {
             service.drop_overdrawn();
+            if let Some(error) = service.with(|core, now| core.retry_moves(now)) {
+                tracing::warn!("memory could not be moved between jobs, it is tried again: {error}");
+            }
         }
         count = count.wrapping_add(1);
     }

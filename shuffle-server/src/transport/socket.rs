@@ -63,8 +63,7 @@ pub enum SocketError {
 pub struct ExecutorSocket {
     listener: Option<OwnedFd>,
     path: PathBuf,
-    lock_path: PathBuf,
-    _lock: File,
+    _lock: Lock,
     // Device and inode of the socket's name: only our own is removed.
     identity: (u64, u64),
 }
@@ -78,15 +77,13 @@ impl ExecutorSocket {
     /// [`SocketError`]; whatever was at the path is then still there.
     pub fn bind(path: &Path, mode: u32) -> Result<Self, SocketError> {
         prepare_directory(path)?;
-        let lock_path = beside(path, ".lock");
-        let lock = take_lock(&lock_path, path)?;
+        let lock = Lock::take(path)?;
         refuse_foreign(path)?;
         let listener = listen_at(path, mode)?;
         let metadata = path.symlink_metadata().map_err(failed("look at", path))?;
         Ok(Self {
             listener: Some(listener),
             path: path.to_owned(),
-            lock_path,
             _lock: lock,
             identity: (metadata.dev(), metadata.ino()),
         })
@@ -114,7 +111,28 @@ impl Drop for ExecutorSocket {
             // Nothing can be done about a failure here: the next start takes the stale socket over.
             let _ = std::fs::remove_file(&self.path);
         }
-        let _ = std::fs::remove_file(&self.lock_path);
+    }
+}
+
+/// The right to the socket's path; its file goes when it is dropped.
+#[derive(Debug)]
+struct Lock {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Lock {
+    fn take(socket: &Path) -> Result<Self, SocketError> {
+        let path = beside(socket, ".lock");
+        let file = lock_file(&path, socket)?;
+        Ok(Self { path, _file: file })
+    }
+}
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Still locked: whoever opens the file now finds afterwards that it has lost its name.
+        let _ = std::fs::remove_file(&self.path);
     }
 }
 
@@ -134,7 +152,7 @@ fn prepare_directory(path: &Path) -> Result<(), SocketError> {
     Ok(())
 }
 
-fn take_lock(lock_path: &Path, path: &Path) -> Result<File, SocketError> {
+fn lock_file(lock_path: &Path, path: &Path) -> Result<File, SocketError> {
     loop {
         let lock = OpenOptions::new()
             .write(true)
