@@ -123,6 +123,8 @@ fn backlog_is_told_once_per_stall() {
     sender.send_buffer(0);
     assert_eq!(sender.poll_backlog(2), Some(2));
     assert_eq!(sender.poll_backlog(5), None, "told already");
+    sender.handle_credit(1).unwrap();
+    assert_eq!(sender.poll_backlog(5), None, "a limit that was known is no credit");
     assert_eq!(sender.poll_backlog(0), None);
     assert_eq!(sender.poll_backlog(1), Some(1), "the queue was empty in between");
     sender.handle_credit(2).unwrap();

@@ -197,10 +197,7 @@ impl Deframer {
             return;
         }
         match Header::decode(&self.header).and_then(|header| self.admit(header)) {
-            Ok(header) => {
-                self.body.clear();
-                self.current = Some(header);
-            }
+            Ok(header) => self.current = Some(header),
             Err(error) => self.failed = Some(error),
         }
     }

@@ -116,7 +116,6 @@ impl GateCredit {
         );
         let credits = std::mem::take(&mut channel.credits);
         channel.open = false;
-        channel.waiting = 0;
         self.take_home(index, credits);
     }
 

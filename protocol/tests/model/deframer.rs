@@ -24,9 +24,10 @@ pub(crate) fn run(data: &[u8]) {
         _ => Deframer::for_handshake(),
     };
     let whole = events(&mut new(), &wire, wire.len());
-    let pieces = events(&mut new(), &wire, usize::from(how >> 2) + 1);
+    let piece = usize::from(how >> 2) + 1;
+    let pieces = events(&mut new(), &wire, piece);
     assert_eq!(whole, pieces, "cut in pieces the same bytes are other frames");
-    let read = events_read(&mut new(), &wire);
+    let read = events_read(&mut new(), &wire, piece);
     assert_eq!(whole, read, "read in place the same bytes are other frames");
     for (event, at) in &whole.0 {
         check_canonical(event, &wire[..*at]);
@@ -66,11 +67,12 @@ pub(crate) fn events(deframer: &mut Deframer, wire: &[u8], piece: usize) -> Even
     (found, Ok(clean))
 }
 
-/// The same through the room that the deframer gives.
-fn events_read(deframer: &mut Deframer, wire: &[u8]) -> Events {
+/// The same through the room that the deframer gives, filled in part, and in turn with bytes read elsewhere.
+fn events_read(deframer: &mut Deframer, wire: &[u8], piece: usize) -> Events {
     let mut found = Vec::new();
     let mut rest = wire;
     let mut payload = 0;
+    let mut in_place = true;
     while !rest.is_empty() {
         if payload > 0 {
             let n = payload.min(rest.len());
@@ -80,10 +82,15 @@ fn events_read(deframer: &mut Deframer, wire: &[u8]) -> Events {
         }
         let space = deframer.space();
         assert!(!space.is_empty(), "no room, and no event");
-        let n = space.len().min(rest.len());
-        space[..n].copy_from_slice(&rest[..n]);
-        deframer.handle_read(n);
-        rest.advance(n);
+        let n = space.len().min(rest.len()).min(piece);
+        if in_place {
+            space[..n].copy_from_slice(&rest[..n]);
+            deframer.handle_read(n);
+            rest.advance(n);
+        } else {
+            rest.advance(deframer.handle_bytes(&rest[..n]));
+        }
+        in_place = !in_place;
         match deframer.poll_event() {
             Ok(None) => {}
             Ok(Some(event)) => {
