@@ -73,8 +73,11 @@ pub fn run(config: Config) -> Result<ExitCode, ServerError> {
             source,
         })?;
     let local = LocalSet::new();
-    let ending = local.block_on(&runtime, serve(config))?;
-    Ok(ending.exit_code())
+    let ending = local.block_on(&runtime, serve(config));
+    drop(local);
+    // A name that is still being looked up must not hold up the end.
+    runtime.shutdown_background();
+    Ok(ending?.exit_code())
 }
 
 async fn serve(config: Config) -> Result<Ending, ServerError> {

@@ -168,19 +168,19 @@ impl Flow {
         }
     }
 
-    /// The last words: what is still to be said, then why; given up after a second.
+    /// The last words: what is still to be said, then why; given up after a second. False: they did not get through.
     pub(crate) async fn say_goodbye(
         &self,
         wire: &impl Wire,
         reason: &ShuffleError,
         mut poll: impl FnMut(u64, &mut Vec<Output>) -> bool,
-    ) {
+    ) -> bool {
         let mut outputs = Vec::new();
         let farewell = async {
             loop {
                 let more = self.fill(&mut outputs, &mut poll).unwrap_or(false);
                 if !self.flush(wire).await {
-                    return;
+                    return false;
                 }
                 if !more {
                     break;
@@ -193,12 +193,9 @@ impl Flow {
                 .outbox
                 .borrow_mut()
                 .push(Output::Control(Box::new(Message::Goodbye(goodbye))));
-            if pushed.is_ok() {
-                self.flush(wire).await;
-            }
+            pushed.is_ok() && self.flush(wire).await
         };
-        // Whoever does not read its goodbye goes without.
-        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        tokio::time::timeout(FAREWELL, farewell).await.unwrap_or(false)
     }
 
     /// The connection is gone: leases end, and the core learns that nobody reads these slots any more.

@@ -47,7 +47,9 @@ pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStrea
         End::Closed => ShuffleError::new(ErrorKind::ConnectionLost, "the other side closed the connection"),
         End::Broken(error) => error,
         End::Refused(error) => {
-            flow.say_goodbye(&stream, &error, &mut poll).await;
+            if !flow.say_goodbye(&stream, &error, &mut poll).await {
+                reset_on_close(&stream);
+            }
             error
         }
     };
