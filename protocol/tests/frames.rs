@@ -7,8 +7,8 @@ use bytes::BytesMut;
 use model::deframer::{encode, events};
 use proptest::prelude::*;
 use shuffle_protocol::frame::{
-    Arena, Batch, Deframer, EndEntry, Event, Frame, FrameError, FrameKind, GrantEntry, HEADER_BYTES, NumberEntry,
-    ReleaseEntry, SlotEntry, encode_data_head, encode_grants, encode_numbers, encode_slots,
+    Arena, Batch, Deframer, EndEntry, EntryError, Event, Frame, FrameError, FrameKind, GrantEntry, HEADER_BYTES,
+    NumberEntry, ReleaseEntry, SlotEntry, encode_data_head, encode_grants, encode_numbers, encode_slots,
 };
 use shuffle_protocol::ids::{Sequence, StreamId, SubpartitionIndex, WriterId};
 use shuffle_protocol::limits::{
@@ -326,6 +326,22 @@ fn entries_that_make_no_sense_are_named() {
             matches!(error, Some(FrameError::Entry { index: 0, .. })),
             "{at}: {error:?}"
         );
+    }
+}
+
+/// F98: a place whose end does not fit its type.
+#[test]
+fn places_that_wrap_are_refused() {
+    for (offset, length) in [(u32::MAX, 2), (u32::MAX - 6, 8), (2, u32::MAX), (u32::MAX, u32::MAX)] {
+        let mut body = [0; 48];
+        body[20..24].copy_from_slice(&offset.to_le_bytes());
+        body[24..28].copy_from_slice(&length.to_le_bytes());
+        let error = decode_error(&model::deframer::frame(FrameKind::Slots, 1, &body));
+        let expected = FrameError::Entry {
+            index: 0,
+            error: EntryError::Range { offset, length },
+        };
+        assert_eq!(error, Some(expected));
     }
 }
 

@@ -338,6 +338,19 @@ fn a_silent_peer_is_dead_in_time() {
     }
 }
 
+/// Who only receives lets the other side know that it lives.
+#[test]
+fn a_side_that_only_receives_sends_pings() {
+    let start = Instant::now();
+    let mut keepalive = Keepalive::new(INTERVAL, DEAD_AFTER, start);
+    let pings = (1..=600u32).filter(|step| {
+        let now = start + Duration::from_millis(100) * *step;
+        keepalive.handle_received(now);
+        keepalive.poll(now) == KeepaliveAction::SendPing
+    });
+    assert_eq!(pings.count(), 12, "one per interval, in a minute");
+}
+
 /// Two sides that have nothing to say hear each other; neither is ever given up.
 #[test]
 fn idle_peers_keep_each_other_alive() {
