@@ -107,13 +107,16 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
 }
 
 fn check(spec: &PartitionSpec) -> Result<()> {
-    if spec.subpartitions == 0 || spec.subpartitions > MAX_SUBPARTITIONS {
+    if spec.subpartitions == 0 {
+        return Err(ShuffleError::new(ErrorKind::InvalidRequest, "a partition has at least one subpartition"));
+    }
+    if spec.subpartitions > MAX_SUBPARTITIONS {
         let kind = ErrorKind::LimitExceeded {
             what: "subpartitions".to_owned(),
             limit: MAX_SUBPARTITIONS.into(),
             asked: spec.subpartitions.into(),
         };
-        return Err(ShuffleError::new(kind, "a partition has at least one subpartition"));
+        return Err(ShuffleError::new(kind, "too many subpartitions"));
     }
     if spec.min_buffers == 0 || spec.max_buffers.is_some_and(|most| most < spec.min_buffers) {
         return Err(ShuffleError::new(
