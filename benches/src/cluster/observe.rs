@@ -1,6 +1,6 @@
 //! Looking at servers from outside, through `/proc`: memory and connections as the kernel counts them.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +27,7 @@ impl Peaks {
             if let Ok(bytes) = private_bytes(*pid) {
                 self.private_bytes = self.private_bytes.max(bytes);
             }
-            if let Ok(bytes) = memfd_bytes(*pid) {
+            if let Ok(Some(bytes)) = memfd_bytes(*pid) {
                 self.arena_bytes = self.arena_bytes.max(bytes);
             }
         }
@@ -60,10 +60,23 @@ fn kibibytes(status: &str, name: &str) -> io::Result<u64> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no {name}")))
 }
 
-/// Blocks allocated in all memfds that a process holds, each counted once.
-fn memfd_bytes(pid: u32) -> io::Result<u64> {
-    let mut seen = BTreeSet::new();
-    let mut bytes = 0;
+/// Blocks allocated in all memfds that a process holds, in bytes. Memory may move from one to another between two looks
+/// and be seen twice, so a look counts only if the next one finds the same in every file; `None`: nothing stood still.
+fn memfd_bytes(pid: u32) -> io::Result<Option<u64>> {
+    let mut last = memfds(pid)?;
+    for _ in 0..LOOKS {
+        let now = memfds(pid)?;
+        if now == last {
+            return Ok(Some(now.values().sum()));
+        }
+        last = now;
+    }
+    Ok(None)
+}
+
+/// The memfds that a process holds, each once, with the bytes of their blocks.
+fn memfds(pid: u32) -> io::Result<BTreeMap<(u64, u64), u64>> {
+    let mut found = BTreeMap::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let path = entry?.path();
         let Ok(target) = fs::read_link(&path) else {
@@ -72,13 +85,11 @@ fn memfd_bytes(pid: u32) -> io::Result<u64> {
         if !target.to_string_lossy().starts_with("/memfd:") {
             continue;
         }
-        if let Ok(metadata) = fs::metadata(&path)
-            && seen.insert((metadata.dev(), metadata.ino()))
-        {
-            bytes += metadata.blocks() * 512;
+        if let Ok(metadata) = fs::metadata(&path) {
+            found.insert((metadata.dev(), metadata.ino()), metadata.blocks() * 512);
         }
     }
-    Ok(bytes)
+    Ok(found)
 }
 
 /// Established connections whose accepting side has one of the ports, from the text of `/proc/net/tcp`.
@@ -95,6 +106,7 @@ fn established(table: &str, ports: &[u16]) -> u64 {
 }
 
 const ESTABLISHED: &str = "01";
+const LOOKS: u32 = 5;
 
 #[cfg(test)]
 mod tests {
