@@ -71,7 +71,7 @@ pub fn load_from(
 ) -> Result<Config, LoadError> {
     let matches = command().try_get_matches_from(args).map_err(|error| {
         if error.use_stderr() {
-            LoadError::Usage(error.render().ansi().to_string())
+            LoadError::Usage(error.render().to_string())
         } else {
             LoadError::Answered(error.render().to_string())
         }
@@ -119,6 +119,7 @@ fn command() -> Command {
             .value_name(key.metavar)
             .help(help)
             .help_heading(heading)
+            .overrides_with(key.flag)
             .allow_hyphen_values(true)
     });
     Command::new("shuffle-server")

@@ -41,10 +41,18 @@ impl<B: Backing> Node<B> {
         }
         if process_alive {
             self.quarantine_views(id, job, |_| true);
-        } else {
+        }
+        // A process that holds nothing need not be waited for.
+        if !process_alive || self.slots_held(id, job).is_empty() {
             self.bury(now, id, job);
         }
         self.settle(now);
+    }
+
+    /// The session is over and its process still holds slots: its end is to be told.
+    #[must_use]
+    pub fn is_session_lingering(&self, id: SessionId) -> bool {
+        self.sessions.get(id).is_some_and(|session| !session.is_open())
     }
 
     /// The process behind a closed session has exited: whatever it still held comes home.
@@ -60,11 +68,7 @@ impl<B: Backing> Node<B> {
     }
 
     fn bury(&mut self, now: Instant, id: SessionId, job: JobId) {
-        let held: Vec<_> = self.slots_of(job, |holder| match holder {
-            Holder::View(session, _) | Holder::Quarantine(session) => session == id,
-            _ => false,
-        });
-        for (slot, holder) in held {
+        for (slot, holder) in self.slots_held(id, job) {
             let from = if matches!(holder, Holder::View(..)) {
                 BufferState::Viewed
             } else {
@@ -77,6 +81,13 @@ impl<B: Backing> Node<B> {
             of.sessions -= 1;
         }
         self.retire_job_if_idle(now, job);
+    }
+
+    fn slots_held(&self, id: SessionId, job: JobId) -> Vec<(SlotRef, Holder)> {
+        self.slots_of(job, |holder| match holder {
+            Holder::View(session, _) | Holder::Quarantine(session) => session == id,
+            _ => false,
+        })
     }
 
     /// Turns this session's views, of the channels that are named, into quarantined slots.

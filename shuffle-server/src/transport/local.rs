@@ -115,10 +115,9 @@ impl Session {
         if !matches!(end, End::Refused(_)) {
             let _ = tokio::time::timeout(DEATH_RATTLE, process.exited()).await;
         }
-        let alive = process.is_alive();
-        self.service.close_session(self.id, alive);
-        if alive {
-            // The process may live on without its socket, with its buffers mapped.
+        self.service.close_session(self.id, process.is_alive());
+        if self.service.with(|core, _| core.is_session_lingering(self.id)) {
+            // The process lives on without its socket, with buffers that are still its own.
             let service = Rc::clone(&self.service);
             let id = self.id;
             tokio::task::spawn_local(async move {
