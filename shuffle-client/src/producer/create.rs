@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use shuffle_protocol::control::AbortPartition;
+use shuffle_protocol::control::{AbortPartition, CreatePartition};
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::ids::{RequestId, WriterId};
@@ -86,11 +86,13 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
     let writer = Arc::new(WriterShared::new(partition, config));
     let mut registration = Registration::new(session.clone(), writer)?;
     let cancelled = ShuffleError::new(ErrorKind::Cancelled, "nobody waited for the partition to be created");
+    // Made here, so that no reference to the specification and its selector lives across the wait.
+    let message = spec.to_message(RequestId::new(0), id);
     let created = request_or_undo(
         &session,
         "creating a partition",
         spec.timeout,
-        |request| Message::CreatePartition(spec.to_message(request, id)),
+        |request| Message::CreatePartition(CreatePartition { request: request.value(), ..message }),
         |request| abort_message(request, id, &cancelled.partition(partition)),
     )
     .await;
