@@ -77,7 +77,8 @@ impl Driver {
         let reason = match self.drive().await {
             Err(error) => {
                 self.say_why(&error);
-                error
+                let facts = &self.shared().facts;
+                error.job(facts.job).node(&facts.node)
             }
             Ok(()) => self.closed("the session is closed"),
         };

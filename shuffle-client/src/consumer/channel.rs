@@ -38,6 +38,7 @@ pub(crate) struct Channel<P> {
     queue: VecDeque<Arrival<P>>,
     queued_buffers: u64,
     next: Sequence,
+    checked: Sequence,
     /// Subpartitions of which something has come; `None`: ended.
     subpartitions: BTreeMap<SubpartitionIndex, Option<Progress>>,
     ended: u32,
@@ -63,6 +64,7 @@ impl<P: AsRef<[u8]>> Channel<P> {
             queue: VecDeque::new(),
             queued_buffers: 0,
             next: Sequence::ZERO,
+            checked: Sequence::ZERO,
             subpartitions: BTreeMap::new(),
             ended: 0,
             phase: Phase::Open,
@@ -109,11 +111,11 @@ impl<P: AsRef<[u8]>> Channel<P> {
         !self.queue.is_empty() || self.phase == Phase::EndDue
     }
 
-    /// Takes the next item and proves it. `Sequence`: everything below is checked.
-    pub(super) fn poll_item(&mut self) -> Result<Option<(Item<P>, (StreamId, Sequence))>> {
+    /// Takes the next item and proves it.
+    pub(super) fn poll_item(&mut self) -> Result<Option<Item<P>>> {
         if self.phase == Phase::EndDue {
             self.phase = Phase::Over;
-            return Ok(Some((Item::EndOfChannel, (self.source.stream, self.next))));
+            return Ok(Some(Item::EndOfChannel));
         }
         let (item, sequence) = match self.queue.pop_front() {
             None => return Ok(None),
@@ -127,8 +129,13 @@ impl<P: AsRef<[u8]>> Channel<P> {
                 (Item::EndOfSubpartition(end.subpartition, end.totals), end.sequence)
             }
         };
-        let below = sequence.next().expect("invariant: checked at arrival");
-        Ok(Some((item, (self.source.stream, below))))
+        self.checked = sequence.next().expect("invariant: it was there at arrival");
+        Ok(Some(item))
+    }
+
+    /// Everything below came out and was proven.
+    pub(super) fn checked(&self) -> Sequence {
+        self.checked
     }
 
     /// Gives the channel up. False: it was over.

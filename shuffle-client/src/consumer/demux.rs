@@ -85,9 +85,10 @@ impl<P: AsRef<[u8]>> Demux<P> {
             return Ok(None);
         };
         let channel = &mut self.channels[to_index(index)];
-        let (item, ack) = channel
+        let item = channel
             .poll_item()?
             .expect("invariant: a channel in the ring has something");
+        let ack = (channel.source().stream, channel.checked());
         if matches!(item, Item::EndOfChannel) {
             self.unfinished -= 1;
         }

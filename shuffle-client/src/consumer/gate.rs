@@ -25,12 +25,13 @@ use crate::attach::{View, notify};
 /// **Dropping a future** loses nothing: what it would have returned comes with the next call. **Dropping the gate**
 /// cancels what has not ended; buffers that the consumer holds go back one by one as they are dropped.
 pub struct Gate {
-    registration: Registration,
+    // What has not come out is dropped, and so given back, before the registration closes the gate.
+    current: Option<Current>,
     demux: Demux<View>,
     /// Taken from the inbox, on the way to the demultiplexer.
     arrivals: Vec<(u32, Arrival<View>)>,
+    registration: Registration,
     layer: Option<Layer>,
-    current: Option<Current>,
     failed: Option<ShuffleError>,
     stats: GateStats,
 }

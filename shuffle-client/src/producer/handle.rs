@@ -67,16 +67,9 @@ impl WriterShared {
     }
 
     pub(crate) fn handle_grant(&self, buffer: Filling, outbox: &Outbox) {
-        let refused = self.with(outbox, |core| match core.check_alive() {
-            Ok(()) => {
-                core.handle_grant(buffer);
-                None
-            }
-            Err(_) => Some(buffer),
-        });
-        match refused {
-            None => self.wake.notify_one(),
-            Some(buffer) => release(self.id, vec![buffer], outbox),
+        match self.with(outbox, |core| core.handle_grant(buffer)) {
+            Ok(()) => self.wake.notify_one(),
+            Err(buffer) => release(self.id, vec![buffer], outbox),
         }
     }
 

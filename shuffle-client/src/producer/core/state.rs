@@ -123,8 +123,13 @@ impl<B: Space> Core<B> {
 
     // ------------------------------------------------------------------------------------------- from the server
 
-    pub(crate) fn handle_grant(&mut self, buffer: B) {
+    /// A granted buffer. `Err`: the writer has failed, and it must go back.
+    pub(crate) fn handle_grant(&mut self, buffer: B) -> std::result::Result<(), B> {
+        if self.failure.is_some() {
+            return Err(buffer);
+        }
         self.free.push(buffer);
+        Ok(())
     }
 
     /// The queue limit of a subpartition is now `limit`; a lower one is late and means nothing.
@@ -299,6 +304,7 @@ impl<B: Space> Core<B> {
     }
 
     pub(super) fn hand_over(&mut self, index: u32, buffer: B, used: usize, records: u32, shape: Shape) {
+        let window = u64::from(self.config.max_queued);
         let sub = &mut self.subpartitions[to_index(index)];
         debug_assert!(sub.handed < sub.limit);
         let checksum = crc32fast::hash(&buffer.bytes()[..used]);
@@ -317,8 +323,9 @@ impl<B: Space> Core<B> {
             partial_start: shape.partial_start,
             ..SlotEntry::default()
         };
+        let before = sub.queued(window);
         sub.handed += 1;
-        self.in_flight += 1;
+        self.in_flight += sub.queued(window) - before;
         self.leaving.push(HandOver { entry, buffer, used });
     }
 

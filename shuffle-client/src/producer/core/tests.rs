@@ -106,10 +106,12 @@ impl Server {
         };
         self.granted += 1;
         // What was there before must never show.
-        self.core.handle_grant(Buffer {
-            slot,
-            memory: [0xEE; CAPACITY],
-        });
+        self.core
+            .handle_grant(Buffer {
+                slot,
+                memory: [0xEE; CAPACITY],
+            })
+            .unwrap();
         true
     }
 
@@ -335,7 +337,8 @@ fn a_record_given_up_in_its_middle_stops_the_writer() {
     core.handle_grant(Buffer {
         slot: 0,
         memory: [0; CAPACITY],
-    });
+    })
+    .unwrap();
     let mut long = Encoder::new(&[7; 3 * CAPACITY]).unwrap();
     assert_eq!(
         core.write_step(sub(1), &mut long, Instant::now()).unwrap(),
@@ -355,7 +358,8 @@ fn a_record_that_needs_one_more_buffer_is_all_or_nothing() {
     core.handle_grant(Buffer {
         slot: 0,
         memory: [0; CAPACITY],
-    });
+    })
+    .unwrap();
     let mut first = Encoder::new(&[7; 6]).unwrap();
     assert_eq!(
         core.write_step(sub(0), &mut first, Instant::now()).unwrap(),
@@ -371,13 +375,37 @@ fn a_record_that_needs_one_more_buffer_is_all_or_nothing() {
 }
 
 #[test]
+fn a_grant_in_the_middle_of_a_long_record_is_kept() {
+    let mut core = Core::new(config(1, 10));
+    let grant = |core: &mut Core<Buffer>, slot| {
+        core.handle_grant(Buffer {
+            slot,
+            memory: [0; CAPACITY],
+        })
+    };
+    grant(&mut core, 0).unwrap();
+    let mut long = Encoder::new(&[7; CAPACITY]).unwrap();
+    assert_eq!(
+        core.write_step(sub(0), &mut long, Instant::now()).unwrap(),
+        Need::Buffer
+    );
+    grant(&mut core, 1).unwrap();
+    assert_eq!(
+        core.write_step(sub(0), &mut long, Instant::now()).unwrap(),
+        Need::Nothing
+    );
+    core.check_alive().unwrap();
+}
+
+#[test]
 fn the_first_failure_stays_and_frees_everything() {
     let mut core = Core::new(config(1, 10));
     for slot in 0..3 {
         core.handle_grant(Buffer {
             slot,
             memory: [0; CAPACITY],
-        });
+        })
+        .unwrap();
     }
     let mut record = Encoder::new(b"x").unwrap();
     core.write_step(sub(0), &mut record, Instant::now()).unwrap();
@@ -411,7 +439,8 @@ fn demand_is_absolute_and_keeps_a_few_buffers_ahead() {
     core.handle_grant(Buffer {
         slot: 0,
         memory: [0; CAPACITY],
-    });
+    })
+    .unwrap();
     let mut record = Encoder::new(b"x").unwrap();
     core.write_step(sub(0), &mut record, Instant::now()).unwrap();
     assert_eq!(core.poll_demand(), Some(3));
