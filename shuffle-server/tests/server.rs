@@ -194,7 +194,14 @@ fn a_port_in_use_and_a_wrong_configuration_have_their_exit_status_and_message() 
 
 #[test]
 fn executors_and_peers_are_welcomed() {
-    let server = Server::start(&["--executor-tcp", "true"]);
+    let server = Server::start(&[
+        "--executor-tcp",
+        "true",
+        "--keepalive",
+        "100ms",
+        "--dead-peer-timeout",
+        "900ms",
+    ]);
     let mut unix = server.unix();
     say(&mut unix, Message::Hello(executor(1)));
     let Some(Message::Welcome(welcome)) = hear(&mut unix) else {

@@ -201,7 +201,7 @@ impl<B: Backing> Node<B> {
                 Timer::Path(path) => self.check_path(now, path),
                 Timer::Link(link) => self.check_link(now, link),
                 Timer::Session(session) => self.check_session(now, session),
-                Timer::Unconfirmed(path) => self.drop_unconfirmed(now, path),
+                Timer::Unconfirmed(path, connection) => self.drop_unconfirmed(now, path, connection),
                 Timer::Verdict(job, group) => self.decide_without_home(now, job, group),
                 Timer::Unread(partition) => self.expire_unread(now, partition),
                 Timer::Sweep => self.sweep(now),

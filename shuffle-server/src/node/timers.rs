@@ -24,7 +24,7 @@ pub(crate) enum Timer {
     /// An executor on the other side of a network: ping, or declare it dead.
     Session(SessionId),
     /// Readers of a connection that is back have had time to take up their channels.
-    Unconfirmed(PathId),
+    Unconfirmed(PathId, u64),
     /// The home server has had time to decide.
     Verdict(JobId, GroupId),
     /// A finished partition has had time to be read.

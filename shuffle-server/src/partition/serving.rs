@@ -116,6 +116,15 @@ impl<B: Backing> Node<B> {
         let OutletState::Open(partition_no) = outlet.state else {
             return;
         };
+        if let SinkRef::Path(path) = outlet.sink
+            && self
+                .paths
+                .get(path)
+                .is_none_or(|path| outlet.confirmed != path.connections)
+        {
+            // Where to go on only its reader can say, when it takes the channel up on the new connection.
+            return;
+        }
         let Some(partition) = self.partitions.get_mut(partition_no) else {
             return;
         };

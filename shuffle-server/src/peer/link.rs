@@ -123,8 +123,11 @@ impl<B: Backing> Node<B> {
         }
         self.counters.links_opened += 1;
         self.timers.set(timeout, Timer::Link(id));
-        self.timers
-            .set(now + self.config.dead_peer_after, Timer::Unconfirmed(path_id));
+        let connection = path.connections;
+        self.timers.set(
+            now + self.config.dead_peer_after,
+            Timer::Unconfirmed(path_id, connection),
+        );
         self.wake_path(path_id);
         Ok(id)
     }

@@ -31,7 +31,11 @@ impl<B: Backing> Node<B> {
         };
         let connection = path.connections;
         if let Some(&no) = path.outlets.get(&stream) {
-            if !open.resume {
+            let is_same = self
+                .outlets
+                .get(no)
+                .is_some_and(|outlet| outlet.job == job && outlet.id == id && outlet.range == range);
+            if !open.resume || !is_same {
                 return Err(protocol(format!("channel {stream} is open already")));
             }
             return self.resume_outlet(no, connection, open);
@@ -152,13 +156,12 @@ impl<B: Backing> Node<B> {
         }
     }
 
-    /// Readers that have not taken up their channels on a connection that is back for long are gone.
-    pub(crate) fn drop_unconfirmed(&mut self, now: Instant, id: PathId) {
+    /// Readers that have not taken up their channels on this connection, which is back for long, are gone.
+    pub(crate) fn drop_unconfirmed(&mut self, now: Instant, id: PathId, connection: u64) {
         let Some(path) = self.paths.get(id) else { return };
-        if path.link.is_none() {
+        if path.link.is_none() || path.connections != connection {
             return;
         }
-        let connection = path.connections;
         let gone: Vec<_> = path
             .outlets
             .values()

@@ -166,12 +166,14 @@ impl Inbound {
 pub(crate) fn configure(stream: &TcpStream, config: &crate::config::Config) -> io::Result<()> {
     let socket = socket2::SockRef::from(stream);
     let timeouts = &config.timeouts;
+    // The kernel counts these in whole seconds. They only back up the keepalive of the protocol.
+    let interval = timeouts.keepalive.max(std::time::Duration::from_secs(1));
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_user_timeout(Some(timeouts.dead_peer))?;
     socket.set_tcp_keepalive(
         &socket2::TcpKeepalive::new()
-            .with_time(timeouts.keepalive)
-            .with_interval(timeouts.keepalive)
+            .with_time(interval)
+            .with_interval(interval)
             .with_retries(3),
     )?;
     if config.transport.send_buffer_bytes > 0 {
