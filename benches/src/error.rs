@@ -21,6 +21,9 @@ pub enum BenchError {
         /// What the system said.
         source: io::Error,
     },
+    /// What the user gave cannot be read, or what the user asked for cannot be written.
+    #[error("{0}")]
+    Input(String),
     /// Processes of the run failed.
     #[error("{0}")]
     Run(RunFailure),

@@ -55,9 +55,9 @@ fn conduct(
     };
     eprintln!("shuffle-bench {name}: {error}");
     if let Some(target) = &common.json
-        && let Err(error) = target.write(&FailureReport::new(name, error.to_string()))
+        && let Err(problem) = target.write(&FailureReport::new(name, &error))
     {
-        eprintln!("shuffle-bench {name}: cannot write the JSON report: {error}");
+        eprintln!("shuffle-bench {name}: cannot write the JSON report: {problem}");
     }
     error.exit_code()
 }

@@ -16,12 +16,12 @@ pub(crate) struct Peaks {
     pub(crate) connections: u64,
     /// Most of them at one time.
     pub(crate) connections_peak: u64,
-    /// How often was looked.
-    pub(crate) samples: u64,
+    samples: u64,
 }
 
 impl Peaks {
-    /// Looks at all servers once. A server that has ended is passed over.
+    /// Looks at the memory of all servers, and every now and then at their connections. A server that has ended is passed
+    /// over.
     pub(crate) fn sample(&mut self, servers: &[(u32, u16)]) {
         for (pid, _) in servers {
             if let Ok(bytes) = private_bytes(*pid) {
@@ -31,6 +31,15 @@ impl Peaks {
                 self.arena_bytes = self.arena_bytes.max(bytes);
             }
         }
+        // The kernel walks its whole table of connections for this: too dear for each time.
+        if self.samples.is_multiple_of(SAMPLES_PER_CONNECTION_LOOK) {
+            self.look_at_connections(servers);
+        }
+        self.samples += 1;
+    }
+
+    /// Counts the established connections to the servers' ports.
+    pub(crate) fn look_at_connections(&mut self, servers: &[(u32, u16)]) {
         let ports: Vec<u16> = servers.iter().map(|(_, port)| *port).collect();
         if let Ok(table) = fs::read_to_string("/proc/net/tcp") {
             let connections = established(&table, &ports);
@@ -39,7 +48,6 @@ impl Peaks {
             }
             self.connections_peak = self.connections_peak.max(connections);
         }
-        self.samples += 1;
     }
 }
 
@@ -107,6 +115,7 @@ fn established(table: &str, ports: &[u16]) -> u64 {
 
 const ESTABLISHED: &str = "01";
 const LOOKS: u32 = 5;
+const SAMPLES_PER_CONNECTION_LOOK: u64 = 20;
 
 #[cfg(test)]
 mod tests {

@@ -69,7 +69,7 @@ pub(crate) enum Source {
         key: KeyColumn,
     },
     /// Blocks of lines that the parent sends.
-    Blocks { key: KeyColumn },
+    Blocks { name: String, key: KeyColumn },
 }
 
 /// One gate to read to its end.
@@ -105,7 +105,7 @@ pub(crate) enum Event {
     Produced(ProducerResult),
     /// A consumer's end.
     Consumed(ConsumerResult),
-    /// The end of either, failed.
+    /// The end of either, failed. Without a first cause it was the input or the output that failed.
     Failed {
         message: String,
         first_cause: Option<String>,

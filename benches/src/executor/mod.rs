@@ -98,10 +98,14 @@ async fn run(role: &str, spec: ExecutorSpec) -> Result<(), ExecutorError> {
 
 fn failed(error: &ExecutorError) -> Event {
     match error {
-        ExecutorError::Shuffle(error) => Event::Failed {
-            message: error.to_string(),
-            first_cause: Some(error.first_cause().to_string()),
-        },
+        ExecutorError::Shuffle(error) => {
+            let (all, first_cause) = (error.to_string(), error.first_cause().to_string());
+            let own = all.strip_suffix(&format!("; first cause: {first_cause}"));
+            Event::Failed {
+                message: own.unwrap_or(&all).to_owned(),
+                first_cause: Some(first_cause),
+            }
+        }
         ExecutorError::Other(message) => Event::Failed {
             message: message.clone(),
             first_cause: None,

@@ -64,7 +64,7 @@ async fn write_all(rows: &mut RowWriter, source: &Source, orders: Orders) -> Res
             write_lineitem(rows, part).await
         }
         Source::File { path, range, key } => write_file(rows, path, *range, *key).await,
-        Source::Blocks { key } => write_blocks(rows, orders, *key).await,
+        Source::Blocks { name, key } => write_blocks(rows, orders, name, *key).await,
     }
 }
 
@@ -124,13 +124,18 @@ async fn write_file(out: &mut RowWriter, path: &Path, range: ByteRange, key: Key
     }
 }
 
-async fn write_blocks(out: &mut RowWriter, mut orders: Orders, key: KeyColumn) -> Result<(), ExecutorError> {
+async fn write_blocks(
+    out: &mut RowWriter,
+    mut orders: Orders,
+    name: &str,
+    key: KeyColumn,
+) -> Result<(), ExecutorError> {
     while let Some(block) = orders.next_block().await? {
         match write_lines(out, &block.bytes, block.first_line, key).await {
             Ok(()) => {}
             Err(LineError::Shuffle(error)) => return Err(error),
             Err(LineError::Bad { line, problem }) => {
-                return Err(ExecutorError::Other(format!("standard input: line {line}: {problem}")));
+                return Err(ExecutorError::Other(format!("{name}: line {line}: {problem}")));
             }
         }
     }

@@ -3,6 +3,7 @@
 use serde::Serialize;
 
 use super::table::{Table, bytes, grouped};
+use crate::error::BenchError;
 
 /// What a shuffle of rows found. Names and units are stable; more may be added.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -95,22 +96,28 @@ pub struct FailureReport {
     pub verified: bool,
     /// What went wrong, as printed.
     pub error: String,
+    /// The first cause that all who named one agree on.
+    pub first_cause: Option<String>,
 }
 
 impl FailureReport {
     /// The object for a failed run.
-    pub fn new(scenario: &'static str, error: String) -> Self {
+    pub fn new(scenario: &'static str, error: &BenchError) -> Self {
         Self {
             scenario,
             verified: false,
-            error,
+            error: error.to_string(),
+            first_cause: match error {
+                BenchError::Run(failure) => failure.common_cause().map(str::to_owned),
+                _ => None,
+            },
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{FailureReport, ShuffleReport};
+    use super::{BenchError, FailureReport, ShuffleReport};
 
     fn report() -> ShuffleReport {
         ShuffleReport {
@@ -167,10 +174,11 @@ mod tests {
 
     #[test]
     fn a_failure_has_scenario_and_verified_too() {
-        let text = serde_json::to_string(&FailureReport::new("demo", "a \"cause\"".to_owned()));
+        let error = BenchError::Usage("a \"cause\"".to_owned());
+        let text = serde_json::to_string(&FailureReport::new("demo", &error));
         assert_eq!(
             text.expect("serialised"),
-            r#"{"scenario":"demo","verified":false,"error":"a \"cause\""}"#
+            r#"{"scenario":"demo","verified":false,"error":"a \"cause\"","first_cause":null}"#
         );
     }
 

@@ -21,6 +21,16 @@ pub(super) enum Feed {
     Path(PathBuf),
 }
 
+impl Feed {
+    /// What the input is called in messages.
+    pub(super) fn name(&self) -> String {
+        match self {
+            Self::Standard => "standard input".to_owned(),
+            Self::Path(path) => path.display().to_string(),
+        }
+    }
+}
+
 /// How the feeding goes, seen from outside.
 #[derive(Debug, Default)]
 pub(super) struct FeedState {
@@ -58,10 +68,10 @@ pub(super) fn start(feed: Feed, producers: Vec<ChildStdin>) -> (Arc<FeedState>, 
 }
 
 fn read(feed: &Feed, blocks: &mpsc::Sender<NumberedBlock>, state: &FeedState) -> Result<(), String> {
+    let name = feed.name();
     match feed {
-        Feed::Standard => read_from(std::io::stdin().lock(), "standard input", blocks, state),
+        Feed::Standard => read_from(std::io::stdin().lock(), &name, blocks, state),
         Feed::Path(path) => {
-            let name = path.display().to_string();
             let file = std::fs::File::open(path).map_err(|error| format!("{name}: {error}"))?;
             read_from(file, &name, blocks, state)
         }

@@ -53,11 +53,11 @@ impl PoolSize {
         if fits(&pool) {
             return Ok(pool);
         }
-        let most = nodes.iter().map(|node| node.total()).max().unwrap_or(0);
+        let most = nodes.iter().map(Guarantees::least_pool).max().unwrap_or(0);
         Err(BenchError::Usage(format!(
-            "a pool of {} buffers of {} bytes is too small: one node needs {most} buffers (one for each \
-             writer and subpartition, at most three quarters of the pool, and the credits of its gates); \
-             take fewer executors, smaller buffers (--buffer-size) or more of them (--pool-buffers)",
+            "a pool of {} buffers of {} bytes is too small, it takes {most}: a buffer for each writer and subpartition \
+             (at most three quarters of the pool) and the credits of all gates; take fewer executors, smaller buffers \
+             (--buffer-size) or more of them (--pool-buffers)",
             pool.buffers, pool.buffer_bytes
         )))
     }
@@ -72,10 +72,15 @@ impl Guarantees {
         self.writing() + u64::from(self.gates) * u64::from(self.buffers_per_gate.max(1))
     }
 
-    /// Memory moves by extents, so that either arena may need one more than is guaranteed.
+    /// Buffers of the smallest pool that will do. Writers may have three quarters of it, and either arena may need one
+    /// extent more than is guaranteed, because memory moves by extents.
+    fn least_pool(&self) -> u64 {
+        let writing = (self.writing() + EXTENT).saturating_mul(4).div_ceil(3);
+        writing.max(self.total() + 2 * EXTENT)
+    }
+
     fn fit(&self, buffers: u32) -> bool {
-        let buffers = u64::from(buffers);
-        self.writing() + EXTENT <= buffers - buffers / 4 && self.total() + 2 * EXTENT <= buffers
+        self.least_pool() <= u64::from(buffers)
     }
 }
 
@@ -128,7 +133,7 @@ mod tests {
         let pool = PoolSize::choose(&common(None, Some(65_536)), &[node(2)]).expect("a pool");
         assert_eq!((pool.buffers, pool.buffer_bytes), (1024, 65_536));
         let error = PoolSize::choose(&common(Some(2048), None), &[node(32)]).expect_err("too small");
-        assert!(error.to_string().contains("needs 4096 buffers"), "{error}");
+        assert!(error.to_string().contains("it takes 4112"), "{error}");
         assert!(PoolSize::choose(&common(None, None), &[node(256)]).is_err());
     }
 }

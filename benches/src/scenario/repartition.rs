@@ -82,7 +82,9 @@ impl Input {
                     key,
                 })
                 .collect(),
-            Self::Stream(_) => (0..producers).map(|_| Source::Blocks { key }).collect(),
+            Self::Stream(feed) => (0..producers)
+                .map(|_| Source::Blocks { name: feed.name(), key })
+                .collect(),
         }
     }
 }

@@ -40,6 +40,7 @@ enum State {
 pub(super) struct Roster {
     members: BTreeMap<ChildId, Member>,
     failure: RunFailure,
+    input_fault: Option<String>,
     first_failure: Option<Instant>,
     last_movement: Option<Instant>,
 }
@@ -95,6 +96,9 @@ impl Roster {
                 true
             }
             Event::Failed { message, first_cause } => {
+                if first_cause.is_none() {
+                    self.input_fault.get_or_insert(message.clone());
+                }
                 self.fail(now, id, message, first_cause);
                 true
             }
@@ -159,6 +163,11 @@ impl Roster {
         // What failed by itself before what failed because of it.
         failure.reports.sort_by_key(|report| report.first_cause.is_some());
         Some(failure)
+    }
+
+    /// A failure that has nothing to do with the shuffle: a bad line, a full disk.
+    pub(super) fn input_fault(&self) -> Option<&str> {
+        self.input_fault.as_deref()
     }
 
     /// How long nothing has moved.
@@ -261,6 +270,19 @@ mod tests {
         assert!(roster.poll_failure(now + TIME_TO_REPORT / 2).is_none());
         let failure = roster.poll_failure(now + TIME_TO_REPORT).expect("in time");
         assert_eq!(failure.silent, ["consumer-1@a"]);
+    }
+
+    #[test]
+    fn a_bad_line_is_known_at_once() {
+        let (mut roster, now) = (roster(), Instant::now());
+        roster.handle_event(now, ChildId(1), failed("the partition failed: line 7"));
+        assert_eq!(roster.input_fault(), None);
+        let event = Event::Failed {
+            message: "line 7".to_owned(),
+            first_cause: None,
+        };
+        roster.handle_event(now, ChildId(3), event);
+        assert_eq!(roster.input_fault(), Some("line 7"));
     }
 
     #[test]

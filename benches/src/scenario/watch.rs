@@ -76,7 +76,7 @@ impl Watch {
         while !self.roster.are_all_done() {
             self.step(children, console, &mut ticks).await?;
             if let Some(Ok(problem)) = problems.as_mut().map(mpsc::Receiver::try_recv) {
-                return Err(BenchError::Usage(problem));
+                return Err(BenchError::Input(problem));
             }
             let now = Instant::now();
             if feed.as_ref().is_some_and(|feed| feed.is_waiting()) {
@@ -90,8 +90,9 @@ impl Watch {
             }
         }
         self.peaks.sample(&self.servers);
+        self.peaks.look_at_connections(&self.servers);
         match problems.as_mut().map(mpsc::Receiver::try_recv) {
-            Some(Ok(problem)) => Err(BenchError::Usage(problem)),
+            Some(Ok(problem)) => Err(BenchError::Input(problem)),
             _ => Ok(()),
         }
     }
@@ -115,6 +116,9 @@ impl Watch {
                 let (rows, bytes) = self.roster.arrived();
                 console.advance(self.position(rows, bytes), rows, bytes);
             }
+        }
+        if let Some(fault) = self.roster.input_fault() {
+            return Err(BenchError::Input(fault.to_owned()));
         }
         match self.roster.poll_failure(Instant::now()) {
             Some(failure) => Err(BenchError::Run(failure)),
