@@ -23,6 +23,7 @@ pub mod profile;
 pub mod proxy;
 pub mod raw;
 pub mod script;
+pub mod simulator;
 pub mod stamp;
 pub mod wait;
 

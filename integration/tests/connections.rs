@@ -116,14 +116,14 @@ async fn tiny_records_survive_a_reset_every_few_milliseconds() {
         .lengths(Lengths::Spread { least: 0, most: 60 });
     let mut resets = 0;
     let limit = Profile::current().choose(LIMIT, Duration::from_secs(1200));
-    let transfer = within(limit, "the records", async {
-        tokio::join!(edge.produce(&producer), edge.consume(&consumer))
-    });
-    tokio::pin!(transfer);
-    let (produced, consumed) = loop {
-        tokio::select! {
-            done = &mut transfer => break done,
-            () = tokio::time::sleep(Duration::from_millis(100)) => resets += proxy.cut_all(),
+    let (produced, consumed) = {
+        let both = async { tokio::join!(edge.produce(&producer), edge.consume(&consumer)) };
+        let mut transfer = std::pin::pin!(within(limit, "the records", both));
+        loop {
+            tokio::select! {
+                done = &mut transfer => break done,
+                () = tokio::time::sleep(Duration::from_millis(100)) => resets += proxy.cut_all(),
+            }
         }
     };
     assert_eq!(produced.expect("produced"), consumed.expect("everything, once"));

@@ -323,18 +323,19 @@ async fn server_memory_is_the_pool_and_a_constant() {
     });
     let mut gate = consumer.open_gate(edge.gate()).await.expect("a gate");
     let mut oracle = edge.oracle();
-    let read = read_all(&mut gate, &[SOURCE], &mut oracle);
-    tokio::pin!(read);
-    let counts = loop {
-        tokio::select! {
-            counts = &mut read => break counts.expect("everything"),
-            () = tokio::time::sleep(Duration::from_millis(20)) => {
-                for node in 0..2 {
-                    let pid = cluster.node(node).pid();
-                    let arenas = procfs::memfd_bytes(pid, "");
-                    assert!(arenas <= pool, "{arenas} bytes in memfds, the pool is {pool}");
-                    let private = procfs::private_bytes(pid).expect("a living server");
-                    assert!(private <= 32 << 20, "{private} private bytes");
+    let counts = {
+        let mut read = std::pin::pin!(read_all(&mut gate, &[SOURCE], &mut oracle));
+        loop {
+            tokio::select! {
+                counts = &mut read => break counts.expect("everything"),
+                () = tokio::time::sleep(Duration::from_millis(20)) => {
+                    for node in 0..2 {
+                        let pid = cluster.node(node).pid();
+                        let arenas = procfs::memfd_bytes(pid, "");
+                        assert!(arenas <= pool, "{arenas} bytes in memfds, the pool is {pool}");
+                        let private = procfs::private_bytes(pid).expect("a living server");
+                        assert!(private <= 32 << 20, "{private} private bytes");
+                    }
                 }
             }
         }

@@ -16,6 +16,7 @@ use shuffle_protocol::control::{
     CancelChannel, ChannelRequest, CloseChannel, CreatePartition, OpenChannel, OpenGate, Partition, SubpartitionRange,
 };
 use shuffle_protocol::frame::{Arena, Frame, FrameKind, NumberEntry, ReleaseEntry, encode_numbers, encode_releases};
+use shuffle_protocol::{StreamId, SubpartitionIndex};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);
@@ -63,15 +64,18 @@ async fn words_about_unknown_things_concern_nobody_else() {
     assert!(matches!(peer.hear(SOON).await, Heard::Frame(_)), "welcome");
     let mut late = BytesMut::new();
     let number = |stream: u32| NumberEntry {
-        stream,
-        subpartition: 0,
+        stream: StreamId::new(stream),
+        subpartition: SubpartitionIndex::new(0),
         number: 1,
     };
     encode_numbers(FrameKind::Credit, &[number(1), number(2)], &mut late);
     encode_numbers(FrameKind::Ack, &[number(1)], &mut late);
     peer.send(&late).await;
-    peer.send_control(&Message::CloseChannel(CloseChannel { stream: 5, error: None }))
-        .await;
+    peer.send_control(&Message::CloseChannel(CloseChannel {
+        stream: 5,
+        ..CloseChannel::default()
+    }))
+    .await;
     alive_and_well(&cluster, 0).await;
     drop((executor, peer));
     cluster.shut_down().await;
@@ -125,8 +129,8 @@ async fn impossible_credit_acknowledgement_and_release_close_the_connection() {
         encode_numbers(
             kind,
             &[NumberEntry {
-                stream: 1,
-                subpartition: 0,
+                stream: StreamId::new(1),
+                subpartition: SubpartitionIndex::new(0),
                 number,
             }],
             &mut bad,
@@ -141,7 +145,7 @@ async fn impossible_credit_acknowledgement_and_release_close_the_connection() {
     let mut bad = BytesMut::new();
     encode_releases(
         &[ReleaseEntry {
-            stream: 1,
+            stream: StreamId::new(1),
             slot: u32::MAX,
             arena: Arena::Read,
         }],

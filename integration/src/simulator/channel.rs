@@ -14,6 +14,8 @@ pub(super) enum ChannelEnd {
     /// Everything came, to the last end marker, and is right.
     Complete,
     Failed(ShuffleError),
+    /// Its gate never came to be.
+    Refused(ShuffleError),
     /// The consumer gave it up.
     Cancelled,
     /// Its process died.
@@ -124,9 +126,7 @@ impl Channel {
             return Err(format!("a second end of subpartition {index}"));
         }
         if *came != expected {
-            return Err(format!(
-                "subpartition {index} ended after {came} of {expected} buffers"
-            ));
+            return Err(format!("subpartition {index} ended after {came} of {expected} buffers"));
         }
         if entry.totals != totals(job, id, index, expected) {
             return Err(format!("wrong totals of subpartition {index}: {:?}", entry.totals));
@@ -134,10 +134,7 @@ impl Channel {
         self.ack = Some(entry.sequence.value() + 1);
         let all = self.came.iter().all(|(_, ended)| *ended);
         if entry.last != all {
-            return Err(format!(
-                "LAST is {} where all subpartitions ended is {all}",
-                entry.last
-            ));
+            return Err(format!("LAST is {} where all subpartitions ended is {all}", entry.last));
         }
         if entry.last {
             self.end = Some(ChannelEnd::Complete);

@@ -15,7 +15,9 @@ impl World {
     /// The dialling task of a server runs.
     pub(super) fn poll_dial(&mut self, host: usize, epoch: u32) {
         while self.is_up(host, epoch) {
-            let Some(dial) = self.core(host, Node::poll_dial) else { break };
+            let Some(dial) = self.core(host, Node::poll_dial) else {
+                break;
+            };
             self.trace(|| format!("server {host} dials {} ({})", dial.node, dial.generation));
             let at = self.now + self.network_delay() + self.network_delay();
             self.schedule.at(at, Event::Knock { host, epoch, dial });
@@ -64,7 +66,8 @@ impl World {
                 self.hosts[target].links.insert(id, (connection, 1));
                 let incarnation = self.incarnation(target).value();
                 self.send(connection, 0, Packet::Welcome(incarnation));
-                self.schedule.at(self.now + HANDSHAKE, Event::HandshakeOver { connection });
+                self.schedule
+                    .at(self.now + HANDSHAKE, Event::HandshakeOver { connection });
                 self.after(target);
             }
         }
@@ -102,7 +105,9 @@ impl World {
     /// A connection broke before the dialler was welcome.
     pub(super) fn dial_broken(&mut self, connection: usize, host: usize, error: &ShuffleError) {
         if let Some(dial) = self.connections[connection].dial.take() {
-            self.core(host, |node, now| node.handle_dial_failed(now, &dial, error.clone(), false));
+            self.core(host, |node, now| {
+                node.handle_dial_failed(now, &dial, error.clone(), false)
+            });
             self.after(host);
         }
     }

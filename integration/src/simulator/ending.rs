@@ -112,7 +112,9 @@ impl World {
         if status.is_empty() && is_whole && is_drained {
             return None;
         }
-        Some(format!("server {host}: {status:?}, {books:?}, drained as told: {is_drained}"))
+        Some(format!(
+            "server {host}: {status:?}, {books:?}, drained as told: {is_drained}"
+        ))
     }
 
     /// While some readers were stopped, all others had the time to finish.

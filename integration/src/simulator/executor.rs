@@ -45,6 +45,8 @@ pub(super) struct Process {
     pub(super) haunts_until: Option<Micros>,
     /// Slots that it could still write to.
     pub(super) haunted: Vec<u32>,
+    /// Which start of the server it is attached to.
+    epoch: usize,
     next_stream: u32,
     tick_at: Option<Micros>,
 }
@@ -70,6 +72,7 @@ impl World {
             was_stopped: false,
             haunts_until: None,
             haunted: Vec::new(),
+            epoch: 0,
             next_stream: 0,
             tick_at: None,
         });
@@ -99,7 +102,12 @@ impl World {
             let stream = StreamId::new(of.next_stream);
             of.next_stream += 1;
             let counts = channel.partition.map(|no| self.partitions[no].counts.clone());
-            channels.push(Channel::new(channel.clone(), stream, of.spec.job, counts.unwrap_or_default()));
+            channels.push(Channel::new(
+                channel.clone(),
+                stream,
+                of.spec.job,
+                counts.unwrap_or_default(),
+            ));
         }
         let gate = u32::try_from(of.gates.len()).expect("invariant: a few gates");
         let stopped = spec.stopped;
@@ -129,13 +137,19 @@ impl World {
             Err(error) => self.accuse(|| format!("process {process} may not attach: {error}")),
             Ok(id) => {
                 let epoch = self.hosts[host].epoch;
-                let server = Party::Session { host, epoch, id, inline };
+                let server = Party::Session {
+                    host,
+                    epoch,
+                    id,
+                    inline,
+                };
                 let ends = [End::new(Party::Process(process)), End::new(server)];
                 self.connections.push(Connection::new(ends, None));
                 let connection = self.connections.len() - 1;
                 self.hosts[host].sessions.insert(id, connection);
                 self.processes[process].connection = Some(connection);
                 self.processes[process].life = Life::Attached;
+                self.processes[process].epoch = self.hosts[host].memories.len() - 1;
                 self.trace(|| format!("process {process} of {job} attaches to server {host}, inline: {inline}"));
                 self.after(host);
                 self.wake(process);
@@ -160,7 +174,7 @@ impl World {
             inline: of.spec.inline,
             timeout_ms: 0,
             random: &mut self.random,
-            memory: &mut self.hosts[of.spec.host].memory,
+            memory: &mut self.hosts[of.spec.host].memories[of.epoch],
             requests: &mut of.requests,
             out: &mut out,
             wrong: &mut self.wrong,
@@ -202,7 +216,9 @@ impl World {
         }
         let producers = of.producers.iter().filter_map(|producer| producer.next(self.now));
         let gates = of.gates.iter().filter_map(|gate| gate.next(self.now));
-        let Some(next) = producers.chain(gates).min() else { return };
+        let Some(next) = producers.chain(gates).min() else {
+            return;
+        };
         if of.tick_at.is_some_and(|at| at <= next + self.plan.task_delay) {
             return;
         }
@@ -317,7 +333,11 @@ impl World {
     pub(super) fn detach(&mut self, process: usize, writers: &WriterEnd, channels: &ChannelEnd) {
         let of = &mut self.processes[process];
         of.life = Life::Detached;
-        of.haunted = of.producers.iter().flat_map(|producer| producer.free.iter().copied()).collect();
+        of.haunted = of
+            .producers
+            .iter()
+            .flat_map(|producer| producer.free.iter().copied())
+            .collect();
         for producer in &mut of.producers {
             producer.lose(writers.clone());
         }
@@ -329,7 +349,9 @@ impl World {
     /// Whether the process behind a session lives on when that is closed.
     pub(super) fn outlives_session(&self, connection: usize) -> bool {
         match self.connections[connection].ends[0].party {
-            Party::Process(process) => self.processes[process].haunts_until.is_some_and(|until| until > self.now),
+            Party::Process(process) => self.processes[process]
+                .haunts_until
+                .is_some_and(|until| until > self.now),
             _ => false,
         }
     }
@@ -339,7 +361,9 @@ impl World {
         let of = &self.processes[process];
         let (host, job) = (of.spec.host, of.spec.job);
         let until = of.haunts_until.unwrap_or(0);
-        if until <= self.now || self.connections[of.connection.unwrap_or(0)].ends[1].host() != Some((host, self.hosts[host].epoch)) {
+        if until <= self.now
+            || self.connections[of.connection.unwrap_or(0)].ends[1].host() != Some((host, self.hosts[host].epoch))
+        {
             return;
         }
         let slots = of.haunted.clone();
@@ -349,7 +373,7 @@ impl World {
                 arena: buffer_pool::ArenaKind::Write,
                 slot,
             };
-            self.hosts[host].memory.write(place, GARBAGE);
+            self.memory(host).write(place, GARBAGE);
         }
         let at = self.now + self.random.between(1, 100 * MILLIS);
         self.schedule.at(at, Event::Haunt(process));
@@ -380,7 +404,9 @@ impl World {
                         ..entry
                     })
                     .collect();
-                Some(Packet::Frame(Frame::Slots(shuffle_protocol::frame::Batch::from_entries(&entries))))
+                Some(Packet::Frame(Frame::Slots(
+                    shuffle_protocol::frame::Batch::from_entries(&entries),
+                )))
             }
             (Some(Sabotage::LoseRelease), Packet::Frame(Frame::Release(_))) => {
                 self.sabotage = None;

@@ -134,7 +134,11 @@ impl World {
         self.trace(|| format!("server {host} is killed"));
         self.cut_host(host);
         self.forget_host(host);
-        let longest = if self.random.chance(50) { SECONDS / 2 } else { 20 * SECONDS };
+        let longest = if self.random.chance(50) {
+            SECONDS / 2
+        } else {
+            20 * SECONDS
+        };
         let at = self.now + self.random.between(1, longest);
         self.schedule.at(at, Event::Restart(host));
     }
@@ -235,8 +239,13 @@ impl World {
     fn rerun_some_partition(&mut self) {
         let older = self.random.index(self.partitions.len());
         let mut spec = self.partitions[older].clone();
+        let of_the_same = self
+            .partitions
+            .iter()
+            .filter(|other| other.job == spec.job && other.id.key() == spec.id.key());
+        let newest = of_the_same.map(|other| other.id.attempt).max().unwrap_or(0);
         spec.id = PartitionId {
-            attempt: spec.id.attempt + self.random.count(1, 2),
+            attempt: newest + self.random.count(1, 2),
             ..spec.id
         };
         spec.host = self.random.index(self.hosts.len());
@@ -249,7 +258,12 @@ impl World {
         self.partitions.push(spec);
         let partition = Some(self.partitions.len() - 1);
         let mut gate = draw_gate(&self.plan, &mut self.random, group);
-        gate.channels.push(ChannelSpec { host, id, range, partition });
+        gate.channels.push(ChannelSpec {
+            host,
+            id,
+            range,
+            partition,
+        });
         let mut producer = draw_producer(&self.plan, &mut self.random, self.partitions.len() - 1);
         let start = self.now + self.random.between(0, SECONDS);
         (producer.start, gate.start) = (start, start);

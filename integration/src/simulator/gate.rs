@@ -75,7 +75,13 @@ impl Gate {
             Stage::Open if self.has_work() => Some(now),
             _ => self.held.iter().map(|view| view.until.max(now)).min(),
         };
-        at.map(|at| if self.stage == Stage::Waiting { at } else { at.max(self.paused_until) })
+        at.map(|at| {
+            if self.stage == Stage::Waiting {
+                at
+            } else {
+                at.max(self.paused_until)
+            }
+        })
     }
 
     pub(super) fn step(&mut self, desk: &mut Desk<'_>) {
@@ -110,7 +116,7 @@ impl Gate {
             Err(error) => {
                 self.stage = Stage::Closed;
                 for channel in &mut self.channels {
-                    channel.end.get_or_insert_with(|| ChannelEnd::Failed(error.clone()));
+                    channel.end.get_or_insert_with(|| ChannelEnd::Refused(error.clone()));
                 }
             }
         }
@@ -225,7 +231,9 @@ impl Gate {
         let waiting: Vec<usize> = (0..self.channels.len())
             .filter(|&index| !self.channels[index].queue.is_empty())
             .collect();
-        let Some(index) = desk.random.pick(&waiting) else { return };
+        let Some(index) = desk.random.pick(&waiting) else {
+            return;
+        };
         let channel = &mut self.channels[index];
         let outcome = match channel.queue.pop_front() {
             None => Ok(()),
@@ -321,7 +329,9 @@ impl Gate {
             desk.accuse(|| format!("{} views of {:?}, its window is {window}", channel.views, channel.spec));
         }
         let remote = self.channels.iter().filter(|channel| channel.spec.host != self.host);
-        let borrowed: u32 = remote.map(|channel| channel.views.saturating_sub(self.spec.exclusive)).sum();
+        let borrowed: u32 = remote
+            .map(|channel| channel.views.saturating_sub(self.spec.exclusive))
+            .sum();
         if borrowed > floating {
             desk.accuse(|| format!("gate {} has {borrowed} of {floating} floating buffers", self.gate));
         }

@@ -98,7 +98,7 @@ impl World {
         let Some((host, _)) = self.connections[connection].ends[end].host() else {
             return;
         };
-        let content = self.hosts[host].memory.read(slot);
+        let content = self.memory(host).read(slot);
         let head = DataHead {
             slots: Batch::from_entries(&[entry]),
             payload_bytes: entry.length,
@@ -226,7 +226,7 @@ impl World {
 
     fn fill(&mut self, connection: usize, end: usize, host: usize, content: u64) {
         if let Some(Landing::Slot(slot)) = self.connections[connection].ends[end].landing.take() {
-            self.hosts[host].memory.write(slot, content);
+            self.memory(host).write(slot, content);
         }
     }
 
@@ -249,7 +249,7 @@ impl World {
             Party::Link { host, id, .. } => {
                 if let Some(Landing::Slot(slot)) = self.connections[connection].ends[end].landing.take() {
                     // A part of the payload had come.
-                    self.hosts[host].memory.write(slot, GARBAGE);
+                    self.memory(host).write(slot, GARBAGE);
                 }
                 self.abandon(host, outbox);
                 match id {

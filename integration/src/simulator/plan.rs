@@ -113,7 +113,10 @@ impl Plan {
         let dead_peer = random.between(4, 15) * SECONDS;
         let keepalive = random.between(dead_peer / 8, dead_peer / 2 - SECONDS);
         let request_timeout = random.between(5, 30) * SECONDS;
-        let heal_at = if random.chance(70) {
+        let heal_at = if scenario == Scenario::Stopped {
+            // Time enough for everybody else, however slow the network is.
+            60 * SECONDS
+        } else if random.chance(70) {
             random.between(100, 3000) * MILLIS
         } else {
             random.between(3, 40) * SECONDS
@@ -127,8 +130,15 @@ impl Plan {
             stripes: if random.chance(80) { 1 } else { 2 },
             extent_buffers: random.pick(&[1, 2, 4, 8]).unwrap_or(8),
             grouped: random.pick(&[0, 0, 50, 100]).unwrap_or(0),
-            delay: (shortest, shortest + if fast { random.below(500) } else { random.below(20_000) }),
-            task_delay: if fast { random.between(1, 100) } else { random.between(1, 5000) },
+            delay: (
+                shortest,
+                shortest + if fast { random.below(500) } else { random.below(20_000) },
+            ),
+            task_delay: if fast {
+                random.between(1, 100)
+            } else {
+                random.between(1, 5000)
+            },
             window: random.pick(&[1, 2, 4, 16, 64]).unwrap_or(16),
             byte_budget: random.pick(&[1, 4096, 16_384, 65_536]).unwrap_or(4096),
             heal_at,

@@ -154,7 +154,10 @@ impl Producer {
         if give_back_first {
             self.give_back(desk);
         }
-        let (writer, cause) = (self.writer, ShuffleError::new(ErrorKind::Cancelled, "the producer gave up"));
+        let (writer, cause) = (
+            self.writer,
+            ShuffleError::new(ErrorKind::Cancelled, "the producer gave up"),
+        );
         desk.ask(Asked::Other, |request| {
             Message::AbortPartition(AbortPartition {
                 request,
@@ -206,7 +209,9 @@ impl Producer {
                 .filter(|&(index, _)| self.is_open(index as usize))
                 .map(|(index, _)| index)
                 .collect();
-            let Some(subpartition) = desk.random.pick(&open) else { break };
+            let Some(subpartition) = desk.random.pick(&open) else {
+                break;
+            };
             let Some(slot) = self.free.pop() else { break };
             let ordinal = &mut self.handed[subpartition as usize];
             let content = content(self.partition.job, self.partition.id, subpartition, *ordinal);

@@ -11,6 +11,7 @@ use super::world::World;
 /// A failure that somebody saw.
 struct Seen<'a> {
     who: String,
+    /// Its group; `None` where it never became a member.
     group: Option<(JobId, GroupId)>,
     error: &'a ShuffleError,
 }
@@ -48,23 +49,31 @@ impl World {
         for (at, process) in self.processes.iter().enumerate() {
             let job = process.spec.job;
             for producer in &process.producers {
-                if let Some(WriterEnd::Refused(error) | WriterEnd::Failed(error)) = &producer.end {
-                    seen.push(Seen {
-                        who: format!("process {at}, the writer of {:?}", producer.partition.id),
-                        group: producer.partition.group.as_ref().map(|group| (job, group.id)),
-                        error,
-                    });
-                }
+                let (error, is_member) = match &producer.end {
+                    Some(WriterEnd::Failed(error)) => (error, true),
+                    Some(WriterEnd::Refused(error)) => (error, is_group_failed(error)),
+                    _ => continue,
+                };
+                let group = producer.partition.group.as_ref().filter(|_| is_member);
+                seen.push(Seen {
+                    who: format!("process {at}, the writer of {:?}", producer.partition.id),
+                    group: group.map(|group| (job, group.id)),
+                    error,
+                });
             }
             for gate in &process.gates {
                 for channel in &gate.channels {
-                    if let Some(ChannelEnd::Failed(error)) = &channel.end {
-                        seen.push(Seen {
-                            who: format!("process {at}, the reader of {:?}", channel.spec),
-                            group: gate.spec.group.as_ref().map(|group| (job, group.id)),
-                            error,
-                        });
-                    }
+                    let (error, is_member) = match &channel.end {
+                        Some(ChannelEnd::Failed(error)) => (error, true),
+                        Some(ChannelEnd::Refused(error)) => (error, is_group_failed(error)),
+                        _ => continue,
+                    };
+                    let group = gate.spec.group.as_ref().filter(|_| is_member);
+                    seen.push(Seen {
+                        who: format!("process {at}, the reader of {:?}", channel.spec),
+                        group: group.map(|group| (job, group.id)),
+                        error,
+                    });
                 }
             }
         }
@@ -83,7 +92,7 @@ impl World {
             ErrorKind::ExecutorDied => may.deaths || may.stops,
             ErrorKind::PeerLost { .. } => lost,
             ErrorKind::PeerRestarted => may.restarts,
-            ErrorKind::ConnectionLost => lost,
+            ErrorKind::ConnectionLost => lost || may.stops,
             ErrorKind::SessionClosed => may.restarts || may.stops,
             ErrorKind::InsufficientBuffers { .. } => may.starved || may.fences || may.deaths || may.cancels,
             ErrorKind::CountMismatch { .. } => may.liars,
@@ -121,4 +130,8 @@ impl World {
         }
         None
     }
+}
+
+fn is_group_failed(error: &ShuffleError) -> bool {
+    matches!(error.kind(), ErrorKind::GroupFailed)
 }

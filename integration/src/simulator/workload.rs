@@ -86,7 +86,9 @@ impl Workload {
         for job in 1..=plan.jobs {
             workload.draw_job(plan, random, JobId::new(job));
         }
-        workload.buffers = (0..plan.hosts).map(|host| workload.pool_of(plan, random, host)).collect();
+        workload.buffers = (0..plan.hosts)
+            .map(|host| workload.pool_of(plan, random, host))
+            .collect();
         workload
     }
 
@@ -161,7 +163,11 @@ impl Workload {
             host: random.index(plan.hosts),
             counts,
             min_buffers,
-            max_buffers: if random.chance(50) { 0 } else { min_buffers + random.count(0, 8) },
+            max_buffers: if random.chance(50) {
+                0
+            } else {
+                min_buffers + random.count(0, 8)
+            },
             max_queued: random.count(0, 5),
             group,
         });

@@ -22,7 +22,8 @@ pub(super) struct Host {
     pub(super) node: Option<Node<NoBacking>>,
     /// Counts its starts.
     pub(super) epoch: u32,
-    pub(super) memory: Memory,
+    /// Of each start: what a process has mapped stays there for it, when the server is long gone.
+    pub(super) memories: Vec<Memory>,
     pub(super) links: BTreeMap<LinkId, (usize, usize)>,
     pub(super) sessions: BTreeMap<SessionId, usize>,
     pub(super) draining: bool,
@@ -63,7 +64,7 @@ impl World {
             .map(|&buffers| Host {
                 node: None,
                 epoch: 0,
-                memory: Memory::default(),
+                memories: vec![Memory::default()],
                 links: BTreeMap::new(),
                 sessions: BTreeMap::new(),
                 draining: false,
@@ -252,13 +253,19 @@ impl World {
         let of = &mut self.hosts[host];
         of.node = None;
         of.epoch += 1;
-        of.memory = Memory::default();
+        of.memories.push(Memory::default());
         of.links.clear();
         of.sessions.clear();
         of.timeout_at = None;
     }
 
     // ------------------------------------------------------------------------------------------------ helpers
+
+    /// What lies in the arenas of a server that is up.
+    pub(super) fn memory(&mut self, host: usize) -> &mut Memory {
+        let memories = &mut self.hosts[host].memories;
+        memories.last_mut().expect("invariant: one for each start")
+    }
 
     pub(super) fn instant(&self) -> Instant {
         self.base + Duration::from_micros(self.now)

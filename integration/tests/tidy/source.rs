@@ -2,8 +2,10 @@
 //! comments and the contents of literals blanked, so that a rule matches code and nothing else.
 
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 /// One file of the repository.
+#[derive(Clone)]
 pub(crate) struct Source {
     /// Path from the top of the repository, with `/`.
     pub(crate) path: String,
@@ -77,11 +79,15 @@ pub(crate) fn repository_files() -> Vec<PathBuf> {
 
 /// The Rust sources below one folder of the repository (`""`: all).
 pub(crate) fn rust_sources(below: &str) -> Vec<Source> {
+    static ALL: LazyLock<Vec<Source>> = LazyLock::new(read_rust_sources);
+    ALL.iter().filter(|one| one.path.starts_with(below)).cloned().collect()
+}
+
+fn read_rust_sources() -> Vec<Source> {
     repository_files()
         .into_iter()
         .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
         .map(|path| (relative(&path), path))
-        .filter(|(name, _)| name.starts_with(below))
         .map(|(name, path)| Source::new(&name, &std::fs::read_to_string(path).expect("a readable source")))
         .collect()
 }
