@@ -50,7 +50,8 @@ impl World {
             let job = process.spec.job;
             for producer in &process.producers {
                 let (error, is_member) = match &producer.end {
-                    Some(WriterEnd::Failed(error)) => (error, true),
+                    // A stale attempt is no member any more.
+                    Some(WriterEnd::Failed(error)) => (error, !is_superseded(error)),
                     Some(WriterEnd::Refused(error)) => (error, is_group_failed(error)),
                     _ => continue,
                 };
@@ -134,4 +135,8 @@ impl World {
 
 fn is_group_failed(error: &ShuffleError) -> bool {
     matches!(error.kind(), ErrorKind::GroupFailed)
+}
+
+fn is_superseded(error: &ShuffleError) -> bool {
+    matches!(error.kind(), ErrorKind::Superseded { .. })
 }

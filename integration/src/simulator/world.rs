@@ -1,6 +1,6 @@
 //! Everything there is, and the loop that lets it happen, one event after the other.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use buffer_pool::{NetworkPool, NoBacking, PoolConfig};
@@ -43,8 +43,6 @@ pub(super) struct World {
     pub(super) partitions: Vec<PartitionSpec>,
     /// Pairs of servers between which nothing passes, smaller index first, and until when.
     pub(super) holes: BTreeMap<(usize, usize), Micros>,
-    /// Servers that were killed, or cut off for long enough to be given up.
-    pub(super) unreachable: BTreeSet<usize>,
     pub(super) healed: bool,
     pub(super) released: bool,
     pub(super) sabotage: Option<Sabotage>,
@@ -82,7 +80,6 @@ impl World {
             processes: Vec::new(),
             partitions: workload.partitions,
             holes: BTreeMap::new(),
-            unreachable: BTreeSet::new(),
             healed: false,
             released: false,
             sabotage,

@@ -8,7 +8,7 @@ use shuffle_protocol::partition::Totals;
 use shuffle_protocol::{JobId, PartitionId, ShuffleError, SubpartitionIndex, WriterId, error::ErrorKind};
 
 use super::session::protocol;
-use crate::node::{Holder, Node, SessionId, Timer};
+use crate::node::{Holder, Node, PendingKind, SessionId, Timer};
 use crate::partition::{Lookup, MemberRef, OutletNo, PartitionNo, PartitionState, Tombstone};
 
 impl<B: Backing> Node<B> {
@@ -96,6 +96,15 @@ impl<B: Backing> Node<B> {
         if let Some(session) = self.sessions.get_mut(id)
             && session.failed_writers.remove(&writer).is_some()
         {
+            return Ok(());
+        }
+        let is_it = |kind: &PendingKind| matches!(kind, PendingKind::Partition(of) if of.writer == writer.value());
+        if self
+            .pending
+            .iter()
+            .any(|pending| pending.session == id && is_it(&pending.kind))
+        {
+            self.give_up_pending(id, is_it);
             return Ok(());
         }
         let no = self.writer_of(id, writer)?;

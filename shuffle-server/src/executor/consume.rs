@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use buffer_pool::{ArenaKind, Backing, JobKey, LocalPoolSpec};
 use shuffle_protocol::control::{self, control::Message, required};
-use shuffle_protocol::limits::MAX_CHANNELS_PER_GATE;
+use shuffle_protocol::limits::{MAX_CHANNELS_PER_GATE, MAX_CREDIT_WINDOW};
 use shuffle_protocol::stream::GateCredit;
 use shuffle_protocol::{
     GateId, GroupRef, JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionRange, error::ErrorKind,
@@ -13,7 +13,7 @@ use shuffle_protocol::{
 
 use super::requests::limit_exceeded;
 use super::{Gate, GateNo};
-use crate::node::{ChannelNo, Node, PoolOwner, SessionId, pool_error};
+use crate::node::{ChannelNo, Node, PendingKind, PoolOwner, SessionId, pool_error};
 use crate::partition::{MemberRef, Outlet, OutletPlace, SinkRef};
 
 impl<B: Backing> Node<B> {
@@ -85,6 +85,12 @@ impl<B: Backing> Node<B> {
         for channel in &request.channels {
             self.open_channel(now, id, no, job, request, channel)?;
         }
+        // One of them may have failed at once, and with it the group: then the gate was no member any more.
+        if let Some(group) = &group
+            && let Some(verdict) = self.groups.verdict(job, group.id).cloned()
+        {
+            self.fail_gate(now, no, &verdict);
+        }
         self.lend(no);
         Ok(())
     }
@@ -123,6 +129,12 @@ impl<B: Backing> Node<B> {
         }
         if request.exclusive == 0 && request.floating == 0 && channels > 0 {
             return invalid("a gate needs at least one credit, exclusive or floating".to_owned());
+        }
+        let window = u64::from(request.exclusive) + u64::from(request.floating);
+        if window > MAX_CREDIT_WINDOW {
+            let limit = u32::try_from(MAX_CREDIT_WINDOW).unwrap_or(u32::MAX);
+            let asked = u32::try_from(window).unwrap_or(u32::MAX);
+            return Err(limit_exceeded("credits of one channel", limit, asked));
         }
         if request.exclusive == 0 && request.selective {
             return invalid(
@@ -265,7 +277,7 @@ impl<B: Backing> Node<B> {
             .get_mut(id)
             .and_then(|session| session.gates.remove(&gate))
         else {
-            return;
+            return self.give_up_pending(id, |kind| matches!(kind, PendingKind::Gate(of) if of.gate == gate.value()));
         };
         self.remove_gate(now, no);
     }

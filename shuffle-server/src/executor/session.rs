@@ -293,7 +293,10 @@ impl<B: Backing> Node<B> {
 
     /// Answers a request.
     pub(crate) fn reply(&mut self, id: SessionId, request: u64, outcome: Result<(), ShuffleError>) {
-        let error = outcome.err().map(|error| control::Error::from(&error));
+        let Some(job) = self.sessions.get(id).map(|session| session.info.job) else {
+            return;
+        };
+        let error = outcome.err().map(|error| control::Error::from(&error.job(job)));
         self.tell_session(
             id,
             Message::Reply(control::Reply {

@@ -56,7 +56,7 @@ impl<B: Backing> Node<B> {
         }
         let Some(cause) = state.reported.clone() else { return };
         let group = state.group.clone();
-        self.apply(now, job, &group, group_failed(&group, cause));
+        self.apply(now, job, &group, group_failed(&group, cause).job(job));
     }
 
     fn decide(&mut self, now: Instant, job: JobId, group: &GroupRef, cause: ShuffleError) {

@@ -88,6 +88,8 @@ pub struct Node<B: Backing> {
     pub(crate) timers: Timers,
     pub(crate) wakes: VecDeque<Wake>,
     pub(crate) dials: VecDeque<PathId>,
+    /// The number of the next channel that is asked for at another node.
+    pub(crate) next_stream: u32,
     pub(crate) counters: NodeCounters,
     pub(crate) draining: bool,
     external_gauges: Vec<(String, u64)>,
@@ -118,6 +120,7 @@ impl<B: Backing> Node<B> {
             timers: Timers::default(),
             wakes: VecDeque::new(),
             dials: VecDeque::new(),
+            next_stream: 0,
             counters: NodeCounters::default(),
             draining: false,
             external_gauges: Vec::new(),

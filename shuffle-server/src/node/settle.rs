@@ -121,6 +121,21 @@ impl<B: Backing> Node<B> {
         }
     }
 
+    /// The executor wants no more what it has asked for and what still waits for buffers.
+    pub(crate) fn give_up_pending(&mut self, session: SessionId, is_it: impl Fn(&PendingKind) -> bool) {
+        for pending in std::mem::take(&mut self.pending) {
+            if pending.session != session || !is_it(&pending.kind) {
+                self.pending.push_back(pending);
+                continue;
+            }
+            self.leave_pending(session);
+            let error = ShuffleError::new(ErrorKind::Cancelled, "the executor gave it up before it was there");
+            self.reply(session, pending.request, Err(error));
+        }
+        // What waited behind it may come now.
+        self.pool_changed = true;
+    }
+
     /// Answers everything that waits, since the node is being stopped.
     pub(crate) fn refuse_pending(&mut self, error: &ShuffleError) {
         for pending in std::mem::take(&mut self.pending) {

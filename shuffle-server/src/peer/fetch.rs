@@ -31,7 +31,7 @@ impl<B: Backing> Node<B> {
             return;
         };
         let suspect = path.suspect.clone();
-        let remote = path.free_stream();
+        let remote = path.free_stream(&mut self.next_stream);
         let no = self.inlets.insert(Inlet {
             place,
             path: path_id,
@@ -274,7 +274,9 @@ impl<B: Backing> Node<B> {
 
     pub(crate) fn handle_peer_backlog(&mut self, path: PathId, stream: StreamId, waiting: u64) {
         let Some(no) = self.inlet_of(path, stream) else { return };
-        let Some(inlet) = self.inlets.get(no) else { return };
+        let Some(inlet) = self.inlets.get(no).filter(|inlet| inlet.is_open()) else {
+            return;
+        };
         self.note_backlog(
             inlet.place.gate,
             inlet.index,

@@ -49,7 +49,6 @@ pub(crate) struct Path {
     pub(crate) closing: Vec<StreamId>,
     durable: VecDeque<(u64, Message)>,
     durable_count: u64,
-    next_stream: u32,
     /// When the path's timer fires next.
     timer: Option<Instant>,
 }
@@ -78,16 +77,16 @@ impl Path {
             closing: Vec::new(),
             durable: VecDeque::new(),
             durable_count: 0,
-            next_stream: 0,
             timer: None,
         }
     }
 
-    /// A number that none of our channels there has.
-    pub(crate) fn free_stream(&mut self) -> StreamId {
+    /// A number that none of our channels there has. `next` counts for all paths and is never set back: the other side
+    /// may still know channels of a path that was forgotten here.
+    pub(crate) fn free_stream(&self, next: &mut u32) -> StreamId {
         loop {
-            let stream = StreamId::new(self.next_stream);
-            self.next_stream = self.next_stream.wrapping_add(1);
+            let stream = StreamId::new(*next);
+            *next = next.wrapping_add(1);
             if !self.inlets.contains_key(&stream) {
                 return stream;
             }
