@@ -15,34 +15,32 @@ mod tests {
     use shuffle_protocol::ids::{JobId, PartitionId, ResultId, SubpartitionIndex, SubpartitionRange};
 
     const BUFFER_BYTES: usize = 4096;
-    const BUFFERS: &str = "128";
     const SOON: Duration = Duration::from_secs(60);
 
-    /// One server for all tests, each of which is a job of its own.
+    /// A server of its own, for as long as this process lives.
+    fn start_server() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("s");
+        let options = [
+            ("--socket", socket.to_str().unwrap()),
+            ("--listen", "127.0.0.1:0"),
+            ("--buffers", "128"),
+            ("--buffer-size", "4096"),
+            ("--executor-tcp", "true"),
+        ];
+        let options = options.into_iter().flat_map(|(name, value)| [name, value]);
+        let flags: Vec<OsString> = std::iter::once("server").chain(options).map(Into::into).collect();
+        std::thread::spawn(move || shuffle_server::run_with_args(flags));
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        (folder, socket)
+    }
+
+    /// The server that most tests share; each of them is a job of its own.
     fn socket() -> PathBuf {
-        static SOCKET: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
-        let (_, socket) = SOCKET.get_or_init(|| {
-            let folder = tempfile::tempdir().unwrap();
-            let socket = folder.path().join("s");
-            let path = socket.to_str().unwrap();
-            let flags = [
-                "server",
-                "--socket",
-                path,
-                "--listen",
-                "127.0.0.1:0",
-                "--buffers",
-                BUFFERS,
-                "--buffer-size",
-            ];
-            let flags: Vec<OsString> = flags.into_iter().chain(["4096"]).map(Into::into).collect();
-            std::thread::spawn(move || shuffle_server::run_with_args(flags));
-            while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            (folder, socket)
-        });
-        socket.clone()
+        static SERVER: OnceLock<(tempfile::TempDir, PathBuf)> = OnceLock::new();
+        SERVER.get_or_init(start_server).1.clone()
     }
 
     fn next_job() -> JobId {
@@ -51,7 +49,11 @@ mod tests {
     }
 
     async fn attach(job: JobId) -> Session {
-        Session::attach(AttachOptions::new(job).socket(socket())).await.unwrap()
+        attach_at(job, socket()).await
+    }
+
+    async fn attach_at(job: JobId, socket: PathBuf) -> Session {
+        Session::attach(AttachOptions::new(job).socket(socket)).await.unwrap()
     }
 
     /// The same server over TCP, where payload travels inline.
@@ -338,10 +340,12 @@ mod tests {
     /// Futures dropped everywhere, and then the pool is as it was.
     #[tokio::test]
     async fn nothing_leaks_when_futures_and_handles_are_dropped() {
+        // What another test leaves behind in this process would be held here until the process ends.
+        let (_folder, socket) = start_server();
         let job = next_job();
-        let session = attach(job).await;
+        let session = attach_at(job, socket.clone()).await;
         let moment = Duration::from_micros(300);
-        for round in 0..60u32 {
+        for round in 0..200u32 {
             let spec = || PartitionSpec::new(partition(round), 2).buffers(2, 4).max_queued(1);
             let gates = || GateSpec::new().channel(None, partition(round), range(0, 2));
             if round % 3 == 0 {
@@ -367,7 +371,7 @@ mod tests {
         }
         // Whoever still holds something would keep the session open.
         soon(session.detach()).await.unwrap();
-        let other = attach(job).await;
+        let other = attach_at(job, socket).await;
         let home = async {
             loop {
                 let status = other.status().await.unwrap();
@@ -381,7 +385,6 @@ mod tests {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         };
-        // Other tests share the pool, so this can take as long as they do.
         soon(home).await;
     }
 }

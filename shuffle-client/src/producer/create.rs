@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use shuffle_protocol::control::{AbortPartition, CreatePartition};
 use shuffle_protocol::control::control::Message;
+use shuffle_protocol::control::{AbortPartition, CreatePartition};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::ids::{RequestId, WriterId};
 use shuffle_protocol::limits::MAX_SUBPARTITIONS;
@@ -92,7 +92,12 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
         &session,
         "creating a partition",
         spec.timeout,
-        |request| Message::CreatePartition(CreatePartition { request: request.value(), ..message }),
+        |request| {
+            Message::CreatePartition(CreatePartition {
+                request: request.value(),
+                ..message
+            })
+        },
         |request| abort_message(request, id, &cancelled.partition(partition)),
     )
     .await;
@@ -110,7 +115,10 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
 
 fn check(spec: &PartitionSpec) -> Result<()> {
     if spec.subpartitions == 0 {
-        return Err(ShuffleError::new(ErrorKind::InvalidRequest, "a partition has at least one subpartition"));
+        return Err(ShuffleError::new(
+            ErrorKind::InvalidRequest,
+            "a partition has at least one subpartition",
+        ));
     }
     if spec.subpartitions > MAX_SUBPARTITIONS {
         let kind = ErrorKind::LimitExceeded {
