@@ -9,7 +9,7 @@
 
 use std::io;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
@@ -40,6 +40,9 @@ pub(super) struct Driver {
     payload: Option<Payload>,
     queue: WriteQueue,
     nonce: u64,
+    /// When this task ran last, and how long it may sleep while its runtime is not held up.
+    ran_at: Instant,
+    longest_sleep: Duration,
     /// The goodbye is in the queue.
     closing: bool,
 }
@@ -57,6 +60,7 @@ impl Driver {
             socket,
             deframer,
             keepalive,
+            keepalive_interval,
             ..
         } = established;
         Self {
@@ -68,6 +72,8 @@ impl Driver {
             payload: None,
             queue: WriteQueue::default(),
             nonce: 0,
+            ran_at: Instant::now(),
+            longest_sleep: keepalive_interval,
             closing: false,
         }
     }
@@ -152,7 +158,14 @@ impl Driver {
     }
 
     fn keep_alive(&mut self) -> Result<()> {
-        match self.keepalive.poll(Instant::now()) {
+        let now = Instant::now();
+        if now.saturating_duration_since(self.ran_at) > 2 * self.longest_sleep {
+            // The process was stopped, or something else held its runtime up. Whether the server is silent can only be
+            // told from now on.
+            self.keepalive.handle_received(now);
+        }
+        self.ran_at = now;
+        match self.keepalive.poll(now) {
             KeepaliveAction::Nothing => Ok(()),
             KeepaliveAction::SendPing => {
                 self.nonce += 1;

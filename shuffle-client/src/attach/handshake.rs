@@ -25,6 +25,7 @@ pub(super) struct Established {
     pub(super) facts: Facts,
     pub(super) memory: Memory,
     pub(super) keepalive: Keepalive,
+    pub(super) keepalive_interval: Duration,
 }
 
 /// Connects and shakes hands, all within the time the options give.
@@ -85,6 +86,7 @@ async fn shake_hands(options: &AttachOptions) -> Result<Established> {
         facts,
         memory,
         keepalive,
+        keepalive_interval: welcome.keepalive_interval,
     })
 }
 

@@ -219,6 +219,24 @@ async fn pings_are_answered_and_sent() {
     assert!(matches!(error.kind(), ErrorKind::PeerLost { .. }), "{error}");
 }
 
+#[tokio::test]
+async fn a_runtime_that_was_held_up_does_not_blame_the_server() {
+    let fast = Welcome {
+        keepalive_interval_ms: 50,
+        dead_peer_after_ms: 200,
+        ..welcome()
+    };
+    let (session, mut fake) = attach_with(fast).await;
+    std::thread::sleep(Duration::from_millis(600));
+    let (status, ()) = tokio::join!(session.status(), async {
+        let Message::Status(status) = fake.next_message().await else {
+            panic!("a status request")
+        };
+        fake.reply(status.request, None).await;
+    });
+    status.unwrap();
+}
+
 /// Everything that is open fails with the same error, and so does everything after.
 async fn ends(end: impl AsyncFnOnce(&mut Fake), check: impl Fn(&ShuffleError)) {
     let (session, mut fake) = attach().await;

@@ -586,3 +586,27 @@ async fn a_writer_moves_between_tasks_on_one_worker() {
     assert_eq!(fake.take_slots(1).await.len(), 1);
     drop(soon("the task", task).await.unwrap());
 }
+
+/// Whoever spawns a task needs every future to be `Send`.
+#[test]
+fn futures_may_move_between_threads() {
+    fn check<T: Send + 'static>(_: impl FnOnce(&'static mut T)) {}
+    fn send<T: Send>(_: T) {}
+    check(|writer: &mut shuffle_client::Writer| {
+        send(writer.write(b"", b""));
+        send(writer.write_to(sub(0), b""));
+        send(writer.write_event(None, b""));
+        send(writer.reserve(sub(0)));
+        send(writer.flush());
+    });
+    check(|gate: &mut shuffle_client::Gate| {
+        send(gate.next_buffer());
+        send(gate.next_record());
+        send(gate.next_record_or_event());
+    });
+    check(|session: &mut Session| {
+        send(session.create_partition(spec(1)));
+        send(session.open_gate(crate::fake::one_channel()));
+        send(session.status());
+    });
+}
