@@ -3,6 +3,7 @@
 //! Two facts end a session: the socket closes, or the process dies. After the first the buffers that the process holds are
 //! quarantined until the second.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::time::Duration;
@@ -54,6 +55,8 @@ struct Session {
     id: SessionId,
     job: JobKey,
     name: String,
+    /// It said goodbye.
+    left: Cell<bool>,
 }
 
 async fn greet(service: &Rc<Service>, stream: &UnixStream) -> Result<(Session, Rc<Signal>, Process), Refusal> {
@@ -80,6 +83,7 @@ async fn greet(service: &Rc<Service>, stream: &UnixStream) -> Result<(Session, R
             id,
             job,
             name,
+            left: Cell::new(false),
         },
         signal,
         process,
@@ -112,10 +116,12 @@ impl Session {
             }
         }
         flow.abandon();
-        if !matches!(end, End::Refused(_)) {
+        let left = self.left.get();
+        if !left && !matches!(end, End::Refused(_)) {
             let _ = tokio::time::timeout(DEATH_RATTLE, process.exited()).await;
         }
-        self.service.close_session(self.id, process.is_alive());
+        // Whoever says goodbye touches nothing any more, not even what was granted to it since.
+        self.service.close_session(self.id, !left && process.is_alive());
         if self.service.with(|core, _| core.is_session_lingering(self.id)) {
             // The process lives on without its socket, with buffers that are still its own.
             let service = Rc::clone(&self.service);
@@ -163,6 +169,7 @@ impl Session {
         self.service.with(|core, now| {
             for frame in frames.drain(..) {
                 if matches!(&frame, Frame::Control(message) if matches!(**message, Message::Goodbye(_))) {
+                    self.left.set(true);
                     return Err(End::Closed);
                 }
                 core.handle_session_frame(now, self.id, frame).map_err(End::Refused)?;
