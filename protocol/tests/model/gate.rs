@@ -10,7 +10,7 @@ pub(crate) enum Op {
     Open,
     /// A buffer that waited at the sender arrives on a channel.
     Arrive(usize),
-    /// More buffers wait at the sender of a channel.
+    /// So many more buffers wait at the sender of a channel.
     Backlog(usize, u32),
     /// The reader drops a view of a channel.
     Release(usize),
@@ -26,7 +26,7 @@ impl Op {
         Some(match op % 8 {
             0 => Self::Open,
             1 | 2 => Self::Arrive(input.below(MOST_CHANNELS)?),
-            3 => Self::Backlog(input.below(MOST_CHANNELS)?, input.byte()?.into()),
+            3 => Self::Backlog(input.below(MOST_CHANNELS)?, (input.byte()? % 32).into()),
             4 | 5 => Self::Release(input.below(MOST_CHANNELS)?),
             6 if op >= 200 => Self::Cancel(input.below(MOST_CHANNELS)?),
             _ => Self::Assign(input.below(8)?),
@@ -108,8 +108,9 @@ impl Gate {
                 0
             }),
             Op::Backlog(at, waiting) => self.on_channel(at, |channel, book| {
-                channel.waiting = waiting;
-                book.handle_backlog(channel.index, waiting);
+                // What waits at a sender only shrinks by what it sends.
+                channel.waiting += waiting;
+                book.handle_backlog(channel.index, channel.waiting);
                 0
             }),
             Op::Release(at) => self.release(at),
