@@ -192,6 +192,7 @@ impl<B: Backing> Node<B> {
             node.fail_outlet(now, outlet, for_readers.clone());
         });
         self.counters.partitions_failed += 1;
+        tracing::warn!(%job, partition = %id, "partition failed: {error}");
         if let Some(group) = group
             && !superseded
         {

@@ -84,6 +84,7 @@ impl<B: Backing> Node<B> {
             self.groups.state(job, group).members.insert(MemberRef::Partition(no));
         }
         self.counters.partitions_created += 1;
+        tracing::debug!(%job, %partition, subpartitions = request.subpartitions, "partition created");
         let waiting = self.registry.register(job, partition, no);
         self.look_again(now, waiting);
         Ok(())

@@ -87,6 +87,7 @@ impl<B: Backing> Node<B> {
         state.decided = Some(now);
         let members = std::mem::take(&mut state.members);
         self.counters.groups_failed += 1;
+        tracing::warn!(%job, group = %group.id, members = members.len(), "group failed: {verdict}");
         for member in members {
             match member {
                 MemberRef::Partition(no) => self.fail_partition(now, no, verdict.clone()),

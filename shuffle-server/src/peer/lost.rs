@@ -73,6 +73,7 @@ impl<B: Backing> Node<B> {
         path.down_since = None;
         path.refused_since = None;
         path.forget_messages();
+        tracing::warn!(node = %path.node, "peer given up: {error}");
         self.fail_channels_of(now, id, &error);
         self.timers.set(now + self.config.dead_peer_after, Timer::Path(id));
     }

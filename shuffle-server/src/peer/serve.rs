@@ -11,7 +11,7 @@ use shuffle_protocol::{
 use super::PathId;
 use crate::executor::protocol;
 use crate::node::Node;
-use crate::partition::{Item, Outlet, OutletNo, OutletPlace, OutletState, SinkRef};
+use crate::partition::{Item, Lookup, Outlet, OutletNo, OutletPlace, OutletState, SinkRef};
 
 impl<B: Backing> Node<B> {
     /// A channel is asked for, or taken up again.
@@ -38,16 +38,10 @@ impl<B: Backing> Node<B> {
             if !open.resume || !is_same {
                 return Err(protocol(format!("channel {stream} is open already")));
             }
-            return self.resume_outlet(no, connection, open);
+            return self.resume_outlet(now, no, connection, open);
         }
         if open.resume && open.received > 0 {
-            let error = ShuffleError::new(
-                ErrorKind::ConnectionLost,
-                "this node has given the channel up since its connection broke",
-            )
-            .job(job)
-            .partition(id)
-            .node(&self.config.address);
+            let error = self.why_gone(job, id, group.as_ref());
             let close = control::CloseChannel {
                 stream: open.stream,
                 error: Some((&error).into()),
@@ -81,8 +75,31 @@ impl<B: Backing> Node<B> {
         Ok(())
     }
 
+    /// Why a channel is not here any more that its reader wants to take up again: what ended it while there was no
+    /// connection on which to say so.
+    fn why_gone(&mut self, job: JobId, id: PartitionId, group: Option<&GroupRef>) -> ShuffleError {
+        if let Some(verdict) = group.and_then(|group| self.groups.verdict(job, group.id)) {
+            return verdict.clone();
+        }
+        match self.registry.lookup(job, id) {
+            Lookup::Refused(error)
+                if matches!(error.kind(), ErrorKind::PartitionFailed | ErrorKind::Superseded { .. }) =>
+            {
+                error
+            }
+            _ => ShuffleError::new(
+                ErrorKind::ConnectionLost,
+                "this node has given the channel up since its connection broke",
+            )
+            .job(job)
+            .partition(id)
+            .node(&self.config.address),
+        }
+    }
+
     fn resume_outlet(
         &mut self,
+        now: Instant,
         no: OutletNo,
         connection: u64,
         open: &control::OpenChannel,
@@ -101,10 +118,7 @@ impl<B: Backing> Node<B> {
             .map_err(ShuffleError::from)?
             .collect();
         self.counters.channels_resumed += 1;
-        let (job, sink) = (outlet.job, outlet.sink);
-        if let OutletState::Open(partition) = outlet.state {
-            self.forget_items(partition, job, sink, freed);
-        }
+        self.handle_acked(now, no, freed);
         self.list_outlet(no);
         Ok(())
     }
