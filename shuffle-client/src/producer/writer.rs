@@ -86,9 +86,9 @@ impl Writer {
     /// As [`write_to`](Self::write_to); `InvalidRequest` if a custom selector chose a subpartition that is not there.
     #[inline]
     pub async fn write(&mut self, key: &[u8], record: &[u8]) -> Result<()> {
-        let subpartition = match self.choose(key)? {
+        let subpartition = match self.choose(key, record.len())? {
             Choice::Fixed(subpartition) | Choice::Free(subpartition) => subpartition,
-            Choice::AllBlocked => self.choose_unblocked(key).await?,
+            Choice::AllBlocked => self.choose_unblocked(key, record.len()).await?,
         };
         self.write_to(subpartition, record).await
     }
@@ -125,21 +125,23 @@ impl Writer {
         }
     }
 
-    fn choose(&mut self, key: &[u8]) -> Result<Choice> {
+    fn choose(&mut self, key: &[u8], bytes: usize) -> Result<Choice> {
         let (shared, session) = (&self.registration.writer, &self.registration.session);
         let choice = if self.selection.needs_load() {
             let selection = &mut self.selection;
-            shared.with(session.outbox(), |core| selection.select(key, |index| core.load(index)))
+            shared.with(session.outbox(), |core| {
+                selection.select(key, |index| core.load(index, bytes))
+            })
         } else {
             self.selection.select(key, |_| Some(0))
         };
         choice.map_err(|error| error.partition(shared.partition))
     }
 
-    async fn choose_unblocked(&mut self, key: &[u8]) -> Result<SubpartitionIndex> {
+    async fn choose_unblocked(&mut self, key: &[u8], bytes: usize) -> Result<SubpartitionIndex> {
         loop {
             self.check_alive()?;
-            match self.choose(key)? {
+            match self.choose(key, bytes)? {
                 Choice::Fixed(subpartition) | Choice::Free(subpartition) => return Ok(subpartition),
                 Choice::AllBlocked => self.shared().wake.notified().await,
             }

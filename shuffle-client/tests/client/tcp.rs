@@ -1,6 +1,7 @@
 //! The same over TCP: payload inline, nothing else differs.
 
-use crate::fake::{BUFFER_BYTES, Feed, attach_tcp, encoded, error_of, one_channel, partition, soon, sub};
+use crate::fake::{BUFFER_BYTES, attach_tcp, error_of, one_channel, partition, soon, sub};
+use crate::feed::{Feed, encoded};
 use shuffle_client::{FlushInterval, PartitionSpec};
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::error::ErrorKind;

@@ -7,6 +7,8 @@ use shuffle_protocol::frame::SlotEntry;
 use shuffle_protocol::ids::{Sequence, SubpartitionIndex, WriterId};
 use shuffle_protocol::partition::{BufferKind, Totals};
 
+use crate::producer::record::RECORD_PREFIX_BYTES;
+
 /// A granted buffer.
 pub(crate) trait Space {
     /// Number of the buffer in the write arena.
@@ -178,12 +180,12 @@ impl<B: Space> Core<B> {
         Some(wanted)
     }
 
-    /// Buffers that wait in a subpartition; `None` if it is blocked: its queue and its open buffer are full.
-    pub(crate) fn load(&self, subpartition: u32) -> Option<u64> {
+    /// Buffers that wait in a subpartition; `None` if it is blocked for a record of `bytes`: its queue is full, and its open
+    /// buffer has no room for the record.
+    pub(crate) fn load(&self, subpartition: u32, bytes: usize) -> Option<u64> {
         let sub = &self.subpartitions[to_index(subpartition)];
-        let full = sub
-            .open
-            .is_none_or(|place| self.open[to_index(place)].used == self.config.capacity);
+        let needed = bytes.saturating_add(RECORD_PREFIX_BYTES);
+        let full = self.open_space(subpartition).is_none_or(|space| space < needed);
         let blocked = full && sub.handed == sub.limit;
         (!blocked).then(|| sub.queued(u64::from(self.config.max_queued)))
     }
