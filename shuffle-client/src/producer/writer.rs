@@ -19,8 +19,9 @@ use super::spec::FlushInterval;
 use super::timer;
 use crate::attach::{Lifeline, request};
 
-/// How long a starved writer waits for consumers before it gives more of its open buffers away.
-const PATIENCE: Duration = Duration::from_millis(2);
+/// How long a starved writer waits while enough of its buffers are on their way to readers. Then it gives more away, in case
+/// these readers wait for what is in the rest.
+const PATIENCE: Duration = Duration::from_millis(20);
 
 /// What a finished partition holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
