@@ -50,7 +50,8 @@ async fn cancelling_in_any_state_brings_everything_back() {
             cluster.assert_base().await;
         }
     }
-    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 2000);
+    let last = Source { result: 1012, ..SOURCE };
+    let edge = Edge::new(Some(cluster.node(0).address()), last, 2000);
     edge.run(&producer, &consumer, LIMIT).await;
     drop((producer, consumer));
     cluster.shut_down().await;

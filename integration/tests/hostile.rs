@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use bytes::BytesMut;
 use integration::binaries;
 use integration::cluster::Cluster;
 use integration::flow::Edge;
@@ -12,12 +11,10 @@ use integration::procfs;
 use integration::profile::Profile;
 use integration::raw::{Heard, Raw, control_bytes, executor_hello, peer_hello};
 use integration::stamp::Source;
-use integration::wait::{until_true, within};
+use integration::wait::until_true;
 use shuffle_protocol::control::control::Message;
-use shuffle_protocol::control::{
-    CancelChannel, ChannelRequest, CloseChannel, CreatePartition, OpenChannel, OpenGate, Partition, SubpartitionRange,
-};
-use shuffle_protocol::frame::{FrameKind, HEADER_BYTES, NumberEntry, ReleaseEntry, encode_numbers, encode_releases};
+use shuffle_protocol::control::{CreatePartition, Partition};
+use shuffle_protocol::frame::HEADER_BYTES;
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);

@@ -190,6 +190,10 @@ async fn nodes_with_different_buffer_sizes_refuse_each_other() {
     let text = mismatch.to_string();
     assert!(text.contains("4096") && text.contains("8192"), "{text}");
     assert!(took < Duration::from_secs(4), "{took:?}");
+    producer
+        .release_partition(SOURCE.partition_id())
+        .await
+        .expect("nobody will read it");
     drop((producer, consumer));
     cluster.shut_down().await;
 }
@@ -292,7 +296,7 @@ async fn a_pool_larger_than_the_machine_is_refused_at_the_start() {
         .lines()
         .find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok())
         .expect("MemTotal");
-    let buffers = total_kib * 2 / 16_384;
+    let buffers = total_kib * 2 / 16_384 / 8 * 8;
     let options = NodeOptions::new()
         .flag("buffers", buffers)
         .flag("buffer-size", "16MiB")

@@ -112,7 +112,7 @@ async fn a_peer_that_vanishes_from_the_network_is_noticed() {
         );
         let gone = async {
             loop {
-                match gate.next_buffer().await {
+                match gate.next_record().await {
                     Ok(Some(_)) => {}
                     Ok(None) => panic!("an end in place of an error"),
                     Err(error) => return error,

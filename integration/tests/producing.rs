@@ -102,8 +102,8 @@ async fn events_of_any_size_keep_their_place_in_the_stream() {
         let mut seen = [Vec::new(), Vec::new()];
         while let Some(item) = gate.next_record_or_event().await.expect("no error") {
             match item {
-                RecordOrEvent::Record(one) => seen[0].push(one.bytes),
-                RecordOrEvent::Event(one) => seen[usize::from(one.subpartition.value() == 1)].push(one.bytes),
+                RecordOrEvent::Record(one) => seen[0].push(one.bytes.to_vec()),
+                RecordOrEvent::Event(one) => seen[usize::from(one.subpartition.value() == 1)].push(one.bytes.to_vec()),
                 _ => {}
             }
         }

@@ -30,6 +30,8 @@ const BUFFER: u32 = 32 << 10;
 
 fn cluster_options() -> NodeOptions {
     NodeOptions::new()
+        .flag("dead-peer-timeout", "2s")
+        .flag("keepalive", "500ms")
 }
 
 async fn alive_and_well(cluster: &Cluster, round: u32) {
@@ -137,6 +139,10 @@ async fn impossible_credit_acknowledgement_and_release_close_the_connection() {
         );
         peer.send(&bad).await;
         assert!(peer.is_closed_within(SOON).await, "{kind:?} {number}");
+        producer
+            .release_partition(source.partition_id())
+            .await
+            .expect("nobody will read it");
     }
 
     let mut executor = Raw::unix(node.socket()).await.expect("the Unix socket");

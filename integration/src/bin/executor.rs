@@ -93,7 +93,7 @@ async fn produce(session: Session, command: &Command) -> Happened {
     let written = async {
         let mut spec = PartitionSpec::new(source.partition_id(), *subpartitions);
         if let Some((least, most)) = buffers {
-            spec = spec.buffers(*least, *most);
+            spec = spec.buffers(*least, (*most > 0).then_some(*most));
         }
         if let Some(group) = group {
             spec = spec.group(group_ref(group)?);

@@ -163,7 +163,8 @@ impl Workload {
             host: random.index(plan.hosts),
             counts,
             min_buffers,
-            max_buffers: if random.chance(50) {
+            // What is written for a reader that stops is to leave buffers for others.
+            max_buffers: if random.chance(50) && plan.scenario != Scenario::Stopped {
                 0
             } else {
                 min_buffers + random.count(0, 8)

@@ -1,0 +1,80 @@
+//! Seeds of the simulator, and that it finds what is wrong. A seed that fails is printed and replays with
+//! `cargo run --release -p integration --bin simulate -- --seed N -v`.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+
+use integration::profile::Profile;
+use integration::simulator::{Failure, Report, Sabotage, run, run_sabotaged};
+
+const THREADS: u64 = 2;
+
+#[test]
+fn seeds_pass() {
+    let seeds = Profile::current().choose(2_000, 100_000);
+    let next = AtomicU64::new(0);
+    let (failure, total) = (Mutex::new(None::<Box<Failure>>), Mutex::new(Report::default()));
+    let work = || {
+        while failure.lock().unwrap().is_none() {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds {
+                break;
+            }
+            match run(seed, false) {
+                Ok(report) => {
+                    let mut total = total.lock().unwrap();
+                    total.complete_channels += report.complete_channels;
+                    total.failures += report.failures;
+                }
+                Err(found) => *failure.lock().unwrap() = Some(found),
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(work);
+        }
+    });
+    if let Some(failure) = failure.into_inner().unwrap() {
+        panic!("{failure}");
+    }
+    // Neither a simulation in which nothing arrives nor one in which nothing fails shows anything.
+    let total = total.into_inner().unwrap();
+    assert!(total.complete_channels as u64 > 2 * seeds, "{total:?}");
+    assert!(total.failures as u64 > seeds, "{total:?}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run() {
+    for seed in (0..1000).step_by(53) {
+        let (one, other) = (run(seed, false).unwrap(), run(seed, false).unwrap());
+        assert_eq!(one, other, "seed {seed}");
+    }
+}
+
+#[test]
+fn mistakes_are_found() {
+    for sabotage in [
+        Sabotage::LoseBuffer,
+        Sabotage::WrongChecksum,
+        Sabotage::LoseRelease,
+        Sabotage::KeepPinned,
+    ] {
+        let (mut made, mut found) = (0, 0);
+        // The first kinds of scenario: what fails there, nothing but the mistake excuses.
+        for seed in (0..200).filter(|seed| seed % 10 <= 2) {
+            match run_sabotaged(seed, Some(sabotage), false) {
+                Ok(report) => made += u32::from(report.sabotaged),
+                Err(failure) => {
+                    assert!(failure.report.sabotaged, "{failure}");
+                    made += 1;
+                    found += 1;
+                }
+            }
+        }
+        println!("{sabotage:?} was made {made} times and found {found} times");
+        assert!(made > 20, "{sabotage:?} was hardly ever made");
+        assert!(found * 10 >= made * 9, "{sabotage:?} was found {found} times of {made}");
+    }
+}
