@@ -215,6 +215,13 @@ impl<B: Backing> Node<B> {
             return Ok(());
         };
         let items: Vec<Item> = outlet.sender.handle_ack(below).map_err(ShuffleError::from)?.collect();
+        self.handle_acked(now, no, items);
+        Ok(())
+    }
+
+    /// These of an outlet were acknowledged; with the last end marker it is over.
+    pub(crate) fn handle_acked(&mut self, now: Instant, no: OutletNo, items: Vec<Item>) {
+        let Some(outlet) = self.outlets.get(no) else { return };
         let complete = outlet.is_sent() && outlet.sender.acked() == outlet.sender.sent();
         let (job, state, sink) = (outlet.job, outlet.state, outlet.sink);
         if let OutletState::Open(partition) = state {
@@ -223,7 +230,6 @@ impl<B: Backing> Node<B> {
         if complete {
             self.drop_outlet(now, no);
         }
-        Ok(())
     }
 
     /// These were sent and are not needed any more.
