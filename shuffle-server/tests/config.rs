@@ -27,8 +27,8 @@ fn invalid(args: &[&str], environment: &[(&str, &str)]) -> String {
 
 fn file(dir: &Path, text: &str) -> String {
     let path = dir.join("shuffle.toml");
-    fs::write(&path, text).unwrap();
-    path.to_str().unwrap().to_owned()
+    fs::write(&path, text).expect("as set up");
+    path.to_str().expect("as set up").to_owned()
 }
 
 #[test]

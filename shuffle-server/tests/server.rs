@@ -39,13 +39,13 @@ impl Server {
     }
 
     fn start_with(args: &[&str], prepare: impl FnOnce(&Child)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let mut child = command(dir.path(), args).spawn().unwrap();
+        let dir = tempfile::tempdir().expect("as set up");
+        let mut child = command(dir.path(), args).spawn().expect("as set up");
         prepare(&child);
         let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().unwrap())
+        BufReader::new(child.stdout.as_mut().expect("as set up"))
             .read_line(&mut line)
-            .unwrap();
+            .expect("as set up");
         let address = line
             .split_whitespace()
             .find_map(|part| part.strip_prefix("node="))
@@ -60,25 +60,29 @@ impl Server {
     }
 
     fn tcp(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let stream = TcpStream::connect(&self.address).expect("as set up");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .expect("as set up");
         stream
     }
 
     fn unix(&self) -> UnixStream {
-        let stream = UnixStream::connect(&self.socket).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        let stream = UnixStream::connect(&self.socket).expect("as set up");
+        stream
+            .set_read_timeout(Some(Duration::from_secs(10)))
+            .expect("as set up");
         stream
     }
 
     fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        kill_process(Pid::from_child(&self.child), signal).expect("as set up");
     }
 
     fn wait(&mut self) -> ExitStatus {
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(10) {
-            if let Some(status) = self.child.try_wait().unwrap() {
+            if let Some(status) = self.child.try_wait().expect("as set up") {
                 return status;
             }
             std::thread::sleep(Duration::from_millis(10));
@@ -119,15 +123,15 @@ fn peer(server: &Server) -> Hello {
 
 fn say(stream: &mut impl Write, message: Message) {
     let mut frame = BytesMut::new();
-    encode_control(&message, &mut frame).unwrap();
-    stream.write_all(&frame).unwrap();
+    encode_control(&message, &mut frame).expect("as set up");
+    stream.write_all(&frame).expect("as set up");
 }
 
 /// The next control message; none when the other side has closed.
 fn hear(stream: &mut impl Read) -> Option<Message> {
     let mut deframer = Deframer::new();
     loop {
-        if let Some(event) = deframer.poll_event().unwrap() {
+        if let Some(event) = deframer.poll_event().expect("as set up") {
             match event {
                 Event::Frame(Frame::Control(message)) => return Some(*message),
                 other => panic!("{other:?}"),
@@ -145,7 +149,7 @@ fn hear(stream: &mut impl Read) -> Option<Message> {
 fn rejection(stream: &mut (impl Read + Write), hello: Hello) -> ShuffleError {
     say(stream, Message::Hello(hello));
     match hear(stream) {
-        Some(Message::Reject(reject)) => reject.error.unwrap().into(),
+        Some(Message::Reject(reject)) => reject.error.expect("as set up").into(),
         other => panic!("{other:?}"),
     }
 }
@@ -345,9 +349,9 @@ fn a_server_without_descriptors_goes_on_and_recovers() {
 
 /// User and system time of the server in hundredths of a second.
 fn cpu_ticks(server: &Server) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.child.id())).unwrap();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
-    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", server.child.id())).expect("a number");
+    let fields: Vec<&str> = stat.rsplit(')').next().expect("a number").split_whitespace().collect();
+    fields[11].parse::<u64>().expect("a number") + fields[12].parse::<u64>().expect("a number")
 }
 
 #[test]

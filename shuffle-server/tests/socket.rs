@@ -18,7 +18,7 @@ fn alone() -> MutexGuard<'static, ()> {
 }
 
 fn mode(path: &Path) -> u32 {
-    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o777
+    fs::symlink_metadata(path).expect("as set up").permissions().mode() & 0o777
 }
 
 #[test]
