@@ -128,7 +128,7 @@ async fn tiny_records_survive_a_reset_every_few_milliseconds() {
         loop {
             tokio::select! {
                 done = &mut transfer => break done,
-                () = tokio::time::sleep(Duration::from_millis(100)) => resets += proxy.cut_all(),
+                () = tokio::time::sleep(Duration::from_millis(15)) => resets += proxy.cut_all(),
             }
         }
     };
@@ -147,24 +147,19 @@ async fn a_silent_peer_is_noticed_within_the_dead_peer_time() {
         let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
         let proxy = cluster.node(0).proxy();
         let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 100_000);
-        let mut gate = {
-            let spec = producer.create_partition(edge.partition());
-            let mut writer = spec.await.expect("created");
-            let gate = consumer.open_gate(edge.gate()).await.expect("a gate");
-            if state == "idle" {
-                let few = Edge {
-                    records: 10,
-                    ..edge.clone()
-                };
-                few.write(&mut writer).await.expect("written");
-                writer.flush().await.expect("flushed");
-                std::mem::forget(writer);
-            } else {
-                let edge = edge.clone();
-                tokio::spawn(async move { edge.write(&mut writer).await });
-            }
-            gate
+        let mut writer = producer.create_partition(edge.partition()).await.expect("created");
+        let mut gate = consumer.open_gate(edge.gate()).await.expect("a gate");
+        let mut writing = JoinSet::new();
+        let first = if state == "idle" { 10 } else { edge.records };
+        let some = Edge {
+            records: first,
+            ..edge.clone()
         };
+        writing.spawn(async move {
+            some.write(&mut writer).await.expect("written");
+            writer.flush().await.expect("flushed");
+            std::future::pending::<()>().await;
+        });
         let mut oracle = edge.oracle();
         read_some(&mut gate, &[SOURCE], &mut oracle, 10)
             .await
@@ -202,6 +197,8 @@ async fn a_silent_peer_is_noticed_within_the_dead_peer_time() {
         );
         drop((held, gate, consumer));
         cluster.node(1).assert_base(BASE_WITHIN).await;
+        writing.abort_all();
+        while writing.join_next().await.is_some() {}
         drop(producer);
         cluster.shut_down().await;
     }

@@ -164,6 +164,7 @@ async fn a_killed_reader_unblocks_its_producer() {
                 }
             })
             .await;
+            assert!(before < edge.records - 1, "the producer is blocked, not done");
             reader.kill().await;
             until_true(Duration::from_secs(2), "the producer goes on", || {
                 written.get() > before

@@ -26,6 +26,9 @@ fn seeds_pass() {
                     let mut total = total.lock().unwrap();
                     total.complete_channels += report.complete_channels;
                     total.failures += report.failures;
+                    total.resumed_channels += report.resumed_channels;
+                    total.failed_groups += report.failed_groups;
+                    total.lost_peers += report.lost_peers;
                 }
                 Err(found) => *failure.lock().unwrap() = Some(found),
             }
@@ -43,6 +46,9 @@ fn seeds_pass() {
     let total = total.into_inner().unwrap();
     assert!(total.complete_channels as u64 > 2 * seeds, "{total:?}");
     assert!(total.failures as u64 > seeds, "{total:?}");
+    assert!(total.resumed_channels > seeds / 10, "{total:?}");
+    assert!(total.failed_groups > seeds / 10, "{total:?}");
+    assert!(total.lost_peers > seeds / 100, "{total:?}");
 }
 
 #[test]

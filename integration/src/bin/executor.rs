@@ -175,8 +175,8 @@ async fn consume(session: Session, command: &Command) -> Happened {
                     task,
                     records: oracle.counts().records,
                 });
-                while let Some(buffer) = gate.next_buffer().await? {
-                    held.push(buffer);
+                while let Some(record) = gate.next_record().await? {
+                    held.push(record);
                 }
                 std::future::pending::<()>().await;
             }

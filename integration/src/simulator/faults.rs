@@ -131,7 +131,13 @@ impl World {
         if self.hosts[host].node.is_none() || self.hosts[host].epoch >= 2 {
             return;
         }
-        self.trace(|| format!("server {host} is killed"));
+        let in_order = self.random.chance(30);
+        self.trace(|| format!("server {host} is killed, told before: {in_order}"));
+        if in_order {
+            let error = ShuffleError::new(ErrorKind::Draining, "the server stops now");
+            self.core(host, |node, now| node.fail_everything(now, error));
+            self.after(host);
+        }
         self.cut_host(host);
         self.forget_host(host);
         let longest = if self.random.chance(50) {

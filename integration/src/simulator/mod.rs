@@ -67,6 +67,12 @@ pub struct Report {
     pub complete_channels: usize,
     /// Writers and channels that failed.
     pub failures: usize,
+    /// Channels that were taken up again on a new connection.
+    pub resumed_channels: u64,
+    /// Groups that failed, counted on each server.
+    pub failed_groups: u64,
+    /// Peers that were given up.
+    pub lost_peers: u64,
     /// How long it took for those in it.
     pub virtual_time: Duration,
     /// The mistake on purpose was made.
@@ -120,6 +126,11 @@ pub fn run_sabotaged(seed: u64, sabotage: Option<Sabotage>, trace: bool) -> Resu
     let mut report = world.report.clone();
     report.sabotaged = sabotage.is_some() && world.sabotage.is_none();
     report.virtual_time = Duration::from_micros(world.now);
+    for counters in world.counters() {
+        report.resumed_channels += counters.channels_resumed;
+        report.failed_groups += counters.groups_failed;
+        report.lost_peers += counters.peers_lost;
+    }
     let what = match outcome {
         Ok(()) => world.wrong.take(),
         Err(panic) => Some(format!("panic: {}", message_of(panic.as_ref()))),

@@ -50,8 +50,8 @@ impl World {
             let job = process.spec.job;
             for producer in &process.producers {
                 let (error, is_member) = match &producer.end {
-                    // A stale attempt is no member any more.
-                    Some(WriterEnd::Failed(error)) => (error, !is_superseded(error)),
+                    // A stale attempt is no member any more, and whoever lies is told so.
+                    Some(WriterEnd::Failed(error)) => (error, !producer.spec.lies && is_told(error)),
                     Some(WriterEnd::Refused(error)) => (error, is_group_failed(error)),
                     _ => continue,
                 };
@@ -65,7 +65,7 @@ impl World {
             for gate in &process.gates {
                 for channel in &gate.channels {
                     let (error, is_member) = match &channel.end {
-                        Some(ChannelEnd::Failed(error)) => (error, true),
+                        Some(ChannelEnd::Failed(error)) => (error, is_told(error)),
                         Some(ChannelEnd::Refused(error)) => (error, is_group_failed(error)),
                         _ => continue,
                     };
@@ -98,7 +98,7 @@ impl World {
             ErrorKind::InsufficientBuffers { .. } => may.starved || may.fences || may.deaths || may.cancels,
             ErrorKind::CountMismatch { .. } => may.liars,
             ErrorKind::Cancelled => may.aborts || may.cancels,
-            ErrorKind::Draining => may.drains,
+            ErrorKind::Draining => may.drains || may.restarts,
             _ => return Err("an error that nothing leads to"),
         };
         if !excused {
@@ -114,7 +114,9 @@ impl World {
     /// All members of a group that failed must have seen the same first cause, where its home server could be reached.
     fn torn_group(&self, seen: &[Seen<'_>]) -> Option<String> {
         let may = self.plan.faults;
-        if may.holes || may.restarts {
+        // A verdict is remembered as long as an unread partition; who joins after that joins a new group.
+        let forgotten = may.fences && self.plan.heal_at >= self.plan.unread_expiry;
+        if may.holes || may.restarts || forgotten {
             return None;
         }
         let mut causes: BTreeMap<(JobId, GroupId), &Seen<'_>> = BTreeMap::new();
@@ -137,6 +139,7 @@ fn is_group_failed(error: &ShuffleError) -> bool {
     matches!(error.kind(), ErrorKind::GroupFailed)
 }
 
-fn is_superseded(error: &ShuffleError) -> bool {
-    matches!(error.kind(), ErrorKind::Superseded { .. })
+/// Whether this is what its group's members are told: not of a stale attempt, nor without a server that could tell.
+fn is_told(error: &ShuffleError) -> bool {
+    !matches!(error.kind(), ErrorKind::Superseded { .. } | ErrorKind::SessionClosed)
 }

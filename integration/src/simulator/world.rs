@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use buffer_pool::{NetworkPool, NoBacking, PoolConfig};
 use shuffle_protocol::Incarnation;
-use shuffle_server::node::{LinkId, Node, NodeConfig, SessionId, Wake};
+use shuffle_server::node::{LinkId, Node, NodeConfig, NodeCounters, SessionId, Wake};
 
 use super::Sabotage;
 use super::connection::Connection;
@@ -257,6 +257,11 @@ impl World {
     }
 
     // ------------------------------------------------------------------------------------------------ helpers
+
+    /// What the servers have counted since their last start.
+    pub(super) fn counters(&self) -> impl Iterator<Item = &NodeCounters> {
+        self.hosts.iter().filter_map(|host| host.node.as_ref()).map(Node::counters)
+    }
 
     /// What lies in the arenas of a server that is up.
     pub(super) fn memory(&mut self, host: usize) -> &mut Memory {
