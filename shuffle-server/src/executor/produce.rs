@@ -98,6 +98,12 @@ impl<B: Backing> Node<B> {
             ));
         }
         request.kind()?.validate()?;
+        if request.subpartitions == 0 {
+            return Err(ShuffleError::new(
+                ErrorKind::InvalidRequest,
+                "a partition has at least one subpartition",
+            ));
+        }
         if request.subpartitions > MAX_SUBPARTITIONS {
             return Err(limit_exceeded(
                 "subpartitions of one partition",
