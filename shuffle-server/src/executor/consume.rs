@@ -277,7 +277,10 @@ impl<B: Backing> Node<B> {
             .get_mut(id)
             .and_then(|session| session.gates.remove(&gate))
         else {
-            return self.give_up_pending(id, |kind| matches!(kind, PendingKind::Gate(of) if of.gate == gate.value()));
+            return self.give_up_pending(
+                id,
+                |kind| matches!(kind, PendingKind::Gate(of) if of.gate == gate.value()),
+            );
         };
         self.remove_gate(now, no);
     }

@@ -13,7 +13,7 @@ use crate::executor::GateNo;
 use crate::node::{ChannelNo, Node, SessionId};
 
 impl<B: Backing> Node<B> {
-    /// Ends a channel with an error that its reader is told.
+    /// Ends a channel with an error that its reader is told; a member of a group with the verdict on that.
     pub(crate) fn fail_inlet(&mut self, now: Instant, no: InletNo, error: ShuffleError, tell_peer: bool) {
         let Some(inlet) = self.inlets.get(no).filter(|inlet| inlet.stage != Stage::Closed) else {
             return;
@@ -26,6 +26,11 @@ impl<B: Backing> Node<B> {
             None => error,
         };
         let group = self.gates.get(place.gate).and_then(|gate| gate.group.clone());
+        if let Some(group) = &group
+            && self.waits_for_verdict(place.job, group, &error)
+        {
+            return self.handle_member_failed(now, place.job, group, error);
+        }
         if tell_peer {
             self.tell_peer_closed(no);
         }

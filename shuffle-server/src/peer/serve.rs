@@ -199,7 +199,7 @@ impl<B: Backing> Node<B> {
     pub(crate) fn partition_of(&self, no: OutletNo) -> Option<crate::partition::PartitionNo> {
         match self.outlets.get(no)?.state {
             OutletState::Open(partition) => Some(partition),
-            OutletState::Waiting { .. } => None,
+            OutletState::Waiting { .. } | OutletState::Failed => None,
         }
     }
 }
