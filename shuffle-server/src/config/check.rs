@@ -26,6 +26,13 @@ pub(super) fn check(config: &mut Config, problems: &mut Problems) {
         Ok(secret) => config.security.secret = secret,
         Err(remedy) => found.push(("security.secret_file", remedy)),
     }
+    if config.security.secret.is_some() {
+        config.warnings.push(
+            "security.secret_file: executors must bring a job token, but other servers are not asked for the secret; \
+             keep node.listen on a trusted network"
+                .to_owned(),
+        );
+    }
     if config.executor.tcp && config.security.secret.is_some() {
         config.warnings.push(
             "executor.tcp with security.secret_file: job tokens cross the network in clear; use it only on a trusted network".to_owned(),

@@ -19,6 +19,8 @@ mod outbox;
 mod port;
 mod socket;
 mod tcp;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use accept::accept_all;
 pub(crate) use dial::dial_all;
