@@ -6,13 +6,13 @@ use std::time::Duration;
 use integration::binaries;
 use integration::cluster::Cluster;
 use integration::flow::{Edge, kinds};
-use integration::node::NodeOptions;
+use integration::node::{Books, NodeOptions};
 use integration::procfs;
 use integration::profile::Profile;
 use integration::proxy::{Action, Direction, HEADER_BYTES, Trigger, kind};
 use integration::script::{Command, Happened, Then};
 use integration::stamp::{Lengths, Source};
-use integration::wait::{timed, within};
+use integration::wait::{timed, until, within};
 use rustix::process::Signal;
 use shuffle_client::{GateSpec, PartitionSpec, Session};
 use shuffle_protocol::error::{ErrorKind, Initiator};
@@ -62,11 +62,12 @@ async fn each_reason_for_no_data_has_its_own_answer() {
         assert!(matches!(again.kind(), ErrorKind::Released), "{again}");
 
         edge(3, 1).produce(&producer).await.expect("finished without a reader");
-        let expired = loop {
-            let probe = edge(3, 1);
-            tokio::time::sleep(Duration::from_millis(1500)).await;
-            break refusal(reader, &probe).await;
-        };
+        until(LIMIT, "it expires and its buffers come home", || async {
+            let books = Books::of(&producer.status().await.expect("alive"));
+            (books.get("queued") == 0).then_some(())
+        })
+        .await;
+        let expired = refusal(reader, &edge(3, 1)).await;
         assert!(matches!(expired.kind(), ErrorKind::Expired), "{expired}");
 
         let group = GroupRef {

@@ -151,7 +151,7 @@ async fn empty_inputs_end_at_once() {
     let refused = producer
         .create_partition(PartitionSpec::new(SOURCE.partition_id(), 0))
         .await;
-    let error = refused.err().expect("no subpartitions");
+    let error = refused.expect_err("no subpartitions");
     assert!(matches!(error.kind(), ErrorKind::InvalidRequest), "{error}");
     drop((producer, consumer, no_channels));
     cluster.shut_down().await;

@@ -198,7 +198,7 @@ async fn a_token_opens_its_own_job_and_nothing_else() {
     *forged.last_mut().expect("bytes") ^= 1;
     let wrong = [Vec::new(), token(8, now + 100), token(7, now - 100), forged];
     for token in wrong {
-        let error = attach(7, token).await.err().expect("it must be refused");
+        let error = attach(7, token).await.expect_err("it must be refused");
         assert!(matches!(error.kind(), ErrorKind::Denied), "{error}");
     }
     let good = token(7, now + 100);

@@ -260,7 +260,10 @@ impl World {
 
     /// What the servers have counted since their last start.
     pub(super) fn counters(&self) -> impl Iterator<Item = &NodeCounters> {
-        self.hosts.iter().filter_map(|host| host.node.as_ref()).map(Node::counters)
+        self.hosts
+            .iter()
+            .filter_map(|host| host.node.as_ref())
+            .map(Node::counters)
     }
 
     /// What lies in the arenas of a server that is up.
