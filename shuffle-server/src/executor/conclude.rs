@@ -160,8 +160,25 @@ impl<B: Backing> Node<B> {
         self.pool_changed = true;
     }
 
-    /// Ends a partition with an error: its writer, its readers and its group are told, its buffers come home.
+    /// Ends a partition with an error: its writer, its readers and its group are told, its buffers come home. A member of
+    /// a group ends with the verdict on that, so that all see one first cause; until then its writer gets no buffers.
     pub(crate) fn fail_partition(&mut self, now: Instant, no: PartitionNo, error: ShuffleError) {
+        let Some(partition) = self.partitions.get(no) else {
+            return;
+        };
+        let (job, id) = (partition.job, partition.id);
+        if let Some(group) = partition.group.clone()
+            && !matches!(error.kind(), ErrorKind::Superseded { .. })
+            && self.waits_for_verdict(job, &group, &error)
+        {
+            self.free_writer_pool(no);
+            return self.handle_member_failed(now, job, &group, error.job(job).partition(id));
+        }
+        self.fail_partition_now(now, no, error);
+    }
+
+    /// As [`Node::fail_partition`], whatever its group.
+    pub(crate) fn fail_partition_now(&mut self, now: Instant, no: PartitionNo, error: ShuffleError) {
         let Some(partition) = self.partitions.get(no) else {
             return;
         };

@@ -30,7 +30,7 @@ impl<B: Backing> Node<B> {
     pub fn fail_everything(&mut self, now: Instant, error: ShuffleError) {
         let partitions: Vec<_> = self.partitions.keys().collect();
         for no in partitions {
-            self.fail_partition(now, no, error.clone());
+            self.fail_partition_now(now, no, error.clone());
         }
         let gates: Vec<_> = self.gates.keys().collect();
         for no in gates {

@@ -33,6 +33,11 @@ impl<B: Backing> Node<B> {
         }
     }
 
+    /// Whether a member that fails with this error is to wait for the verdict on its group: it may not have been the first.
+    pub(crate) fn waits_for_verdict(&self, job: JobId, group: &GroupRef, error: &ShuffleError) -> bool {
+        !matches!(error.kind(), ErrorKind::GroupFailed) && self.groups.verdict(job, group.id).is_none()
+    }
+
     /// Another node reports a failure to this one as the group's home.
     pub(crate) fn handle_group_report(&mut self, now: Instant, job: JobId, group: &GroupRef, cause: ShuffleError) {
         match self.groups.verdict(job, group.id).cloned() {

@@ -34,6 +34,8 @@ pub(crate) enum OutletState {
         deadline: Instant,
     },
     Open(PartitionNo),
+    /// It has failed, and its reader is told with the verdict on its group.
+    Failed,
 }
 
 /// What is sent and kept until it is acknowledged.

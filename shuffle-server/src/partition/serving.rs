@@ -270,7 +270,7 @@ impl<B: Backing> Node<B> {
             group: outlet.group.clone(),
             partition: match outlet.state {
                 OutletState::Open(partition) => Some(partition),
-                OutletState::Waiting { .. } => None,
+                OutletState::Waiting { .. } | OutletState::Failed => None,
             },
         };
         let Some(partition_no) = closed.partition else {
@@ -278,13 +278,33 @@ impl<B: Backing> Node<B> {
             return Some(closed);
         };
         self.forget_items(partition_no, closed.job, closed.sink, outlet.sender.close());
-        if let Some(partition) = self.partitions.get_mut(partition_no) {
-            partition.detach(closed.range.first);
-            for index in partition.waiting_in(closed.range) {
-                self.discard_waiting(partition_no, index);
+        self.leave_partition(partition_no, closed.range);
+        Some(closed)
+    }
+
+    /// A range has no reader any more: what waits and what still comes in it is thrown away.
+    fn leave_partition(&mut self, no: PartitionNo, range: SubpartitionRange) {
+        if let Some(partition) = self.partitions.get_mut(no) {
+            partition.detach(range.first);
+            for index in partition.waiting_in(range) {
+                self.discard_waiting(no, index);
             }
         }
-        Some(closed)
+    }
+
+    /// Takes a failed outlet off its partition; it stays for its reader to be told.
+    fn park_outlet(&mut self, no: OutletNo) {
+        let Some(outlet) = self.outlets.get_mut(no) else { return };
+        let (job, id, range, sink) = (outlet.job, outlet.id, outlet.range, outlet.sink);
+        match std::mem::replace(&mut outlet.state, OutletState::Failed) {
+            OutletState::Failed => {}
+            OutletState::Waiting { .. } => self.registry.forget_waiting(job, id.key(), no),
+            OutletState::Open(partition) => {
+                let sent: Vec<Item> = outlet.sender.unacked().copied().collect();
+                self.forget_items(partition, job, sink, sent);
+                self.leave_partition(partition, range);
+            }
+        }
     }
 
     /// Its reader's names for a closed outlet are free again.
@@ -315,11 +335,19 @@ impl<B: Backing> Node<B> {
         }
     }
 
-    /// Ends a channel with an error that its reader is told.
+    /// Ends a channel with an error that its reader is told; a member of a group with the verdict on that.
     pub(crate) fn fail_outlet(&mut self, now: Instant, no: OutletNo, error: ShuffleError) {
+        let Some(outlet) = self.outlets.get(no) else { return };
+        let (job, error) = (outlet.job, outlet.locate(error));
+        if matches!(outlet.sink, SinkRef::Session(_))
+            && let Some(group) = outlet.group.clone()
+            && self.waits_for_verdict(job, &group, &error)
+        {
+            self.park_outlet(no);
+            return self.handle_member_failed(now, job, &group, error);
+        }
         let Some(outlet) = self.remove_outlet(no) else { return };
         self.close_outlet_names(&outlet, no);
-        let error = outlet.locate(error);
         match outlet.sink {
             SinkRef::Session(id) => {
                 self.report_channel(now, id, outlet.stream, outlet.job, outlet.group.as_ref(), error)
