@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 
 /// The most that was seen of any server of a run, and the connections between them.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Peaks {
     /// Most `VmRSS - RssShmem` of one server, in bytes.
     pub(crate) private_bytes: u64,
@@ -17,23 +18,29 @@ pub(crate) struct Peaks {
     /// Most of them at one time.
     pub(crate) connections_peak: u64,
     samples: u64,
+    /// The memfds of each server when last looked for.
+    memfds: Vec<Vec<PathBuf>>,
 }
 
 impl Peaks {
     /// Looks at the memory of all servers, and every now and then at their connections. A server that has ended is passed
     /// over.
     pub(crate) fn sample(&mut self, servers: &[(u32, u16)]) {
-        for (pid, _) in servers {
+        // To go through all descriptors, and through all connections of the machine, is too dear for each time.
+        if self.samples.is_multiple_of(SAMPLES_PER_THOROUGH_LOOK) {
+            self.memfds = servers
+                .iter()
+                .map(|(pid, _)| memfds(*pid).unwrap_or_default())
+                .collect();
+            self.look_at_connections(servers);
+        }
+        for ((pid, _), memfds) in servers.iter().zip(&self.memfds) {
             if let Ok(bytes) = private_bytes(*pid) {
                 self.private_bytes = self.private_bytes.max(bytes);
             }
-            if let Ok(Some(bytes)) = memfd_bytes(*pid) {
+            if let Some(bytes) = steady_bytes(memfds) {
                 self.arena_bytes = self.arena_bytes.max(bytes);
             }
-        }
-        // The kernel walks its whole table of connections for this: too dear for each time.
-        if self.samples.is_multiple_of(SAMPLES_PER_CONNECTION_LOOK) {
-            self.look_at_connections(servers);
         }
         self.samples += 1;
     }
@@ -68,33 +75,35 @@ fn kibibytes(status: &str, name: &str) -> io::Result<u64> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, format!("no {name}")))
 }
 
-/// Blocks allocated in all memfds that a process holds, in bytes. Memory may move from one to another between two looks
-/// and be seen twice, so a look counts only if the next one finds the same in every file; `None`: nothing stood still.
-fn memfd_bytes(pid: u32) -> io::Result<Option<u64>> {
-    let mut last = memfds(pid)?;
+/// Blocks allocated in some memfds, in bytes. Memory may move from one to another between two looks and be seen twice, so a
+/// look counts only if the next one finds the same in every file; `None`: nothing stood still.
+fn steady_bytes(memfds: &[PathBuf]) -> Option<u64> {
+    let mut last = blocks(memfds);
     for _ in 0..LOOKS {
-        let now = memfds(pid)?;
+        let now = blocks(memfds);
         if now == last {
-            return Ok(Some(now.values().sum()));
+            return Some(now.values().sum());
         }
         last = now;
     }
-    Ok(None)
+    None
 }
 
-/// The memfds that a process holds, each once, with the bytes of their blocks.
-fn memfds(pid: u32) -> io::Result<BTreeMap<(u64, u64), u64>> {
-    let mut found = BTreeMap::new();
+/// The files behind some descriptors, each once, with the bytes of their blocks.
+fn blocks(memfds: &[PathBuf]) -> BTreeMap<(u64, u64), u64> {
+    let files = memfds.iter().filter_map(|path| fs::metadata(path).ok());
+    files
+        .map(|file| ((file.dev(), file.ino()), file.blocks() * 512))
+        .collect()
+}
+
+/// The descriptors of memfds that a process holds.
+fn memfds(pid: u32) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
     for entry in fs::read_dir(format!("/proc/{pid}/fd"))? {
         let path = entry?.path();
-        let Ok(target) = fs::read_link(&path) else {
-            continue;
-        };
-        if !target.to_string_lossy().starts_with("/memfd:") {
-            continue;
-        }
-        if let Ok(metadata) = fs::metadata(&path) {
-            found.insert((metadata.dev(), metadata.ino()), metadata.blocks() * 512);
+        if fs::read_link(&path).is_ok_and(|target| target.to_string_lossy().starts_with("/memfd:")) {
+            found.push(path);
         }
     }
     Ok(found)
@@ -115,7 +124,7 @@ fn established(table: &str, ports: &[u16]) -> u64 {
 
 const ESTABLISHED: &str = "01";
 const LOOKS: u32 = 5;
-const SAMPLES_PER_CONNECTION_LOOK: u64 = 20;
+const SAMPLES_PER_THOROUGH_LOOK: u64 = 20;
 
 #[cfg(test)]
 mod tests {

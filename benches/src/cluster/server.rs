@@ -147,19 +147,7 @@ pub(crate) fn serve(parent: u32, options: &[String]) -> ExitCode {
         return error.exit_code();
     }
     let arguments = std::iter::once("shuffle-server".into()).chain(options.iter().map(std::ffi::OsString::from));
-    match shuffle_server::config::load(arguments) {
-        Ok(config) => match shuffle_server::run(config) {
-            Ok(code) => code,
-            Err(error) => {
-                eprintln!("{error}");
-                ExitCode::FAILURE
-            }
-        },
-        Err(error) => {
-            eprintln!("{error}");
-            ExitCode::from(2)
-        }
-    }
+    shuffle_server::run_with_args(arguments)
 }
 
 const LISTEN: &str = "127.0.0.1:0";

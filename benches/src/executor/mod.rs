@@ -43,7 +43,11 @@ pub(crate) enum ExecutorError {
 pub(crate) fn execute(role: &str, spec: &str) -> ExitCode {
     match prepare(spec) {
         Ok((runtime, spec)) => {
-            let result = runtime.block_on(run(role, spec));
+            // A task of its own: to wake the future that `block_on` runs costs a system call each time.
+            let task = runtime.spawn(run(role.to_owned(), spec));
+            let result = runtime
+                .block_on(task)
+                .unwrap_or_else(|error| Err(ExecutorError::Other(format!("the executor's task {error}"))));
             // A read of standard input may still be waiting in another thread.
             runtime.shutdown_background();
             match result {
@@ -75,7 +79,7 @@ fn prepare(spec: &str) -> Result<(tokio::runtime::Runtime, ExecutorSpec), BenchE
     Ok((runtime, spec))
 }
 
-async fn run(role: &str, spec: ExecutorSpec) -> Result<(), ExecutorError> {
+async fn run(role: String, spec: ExecutorSpec) -> Result<(), ExecutorError> {
     let session = Session::attach(
         AttachOptions::new(JobId::new(spec.job))
             .socket(&spec.socket)

@@ -63,7 +63,7 @@ impl Outcome {
         for digest in self.consumers.iter().flat_map(|consumer| &consumer.digests) {
             arrived.merge(digest);
         }
-        let since_start = |moment: Moment| moment.milliseconds_since(self.start);
+        let since_start = |moment: Moment| rounded(moment.milliseconds_since(self.start));
         let finished = self.consumers.iter().map(|consumer| consumer.finished).max();
         let seconds = finished.map_or(0.0, |finished| finished.seconds_since(self.start));
         let first_row = self.consumers.iter().filter_map(|consumer| consumer.first_row).min();
@@ -73,8 +73,8 @@ impl Outcome {
             verified,
             rows: arrived.rows,
             bytes: arrived.bytes,
-            seconds,
-            gb_per_s: arrived.bytes as f64 / 1e9 / seconds.max(1e-9),
+            seconds: rounded(seconds),
+            gb_per_s: rounded(arrived.bytes as f64 / 1e9 / seconds.max(1e-9)),
             local_bytes: self.consumers.iter().map(|consumer| consumer.local_bytes).sum(),
             remote_bytes: self.consumers.iter().map(|consumer| consumer.remote_bytes).sum(),
             first_row_ms: first_row.map(since_start),
@@ -119,6 +119,11 @@ impl Outcome {
         }
         problems
     }
+}
+
+/// To six digits after the point: what is beyond them is noise of the conversion.
+fn rounded(value: f64) -> f64 {
+    (value * 1e6).round() / 1e6
 }
 
 fn describe(digest: &RowDigest) -> String {

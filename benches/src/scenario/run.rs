@@ -266,4 +266,4 @@ const JOB: u64 = 1;
 const MOST_LISTED: usize = 16;
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 const ASK_TIMEOUT: Duration = Duration::from_secs(10);
-const STOP_TIMEOUT: Duration = Duration::from_secs(10);
+const STOP_TIMEOUT: Duration = Duration::from_secs(20);

@@ -92,28 +92,30 @@ impl<R: Read> BlockReader<R> {
         Ok(Some(Block { first_line, bytes }))
     }
 
-    /// The end of the last whole line that begins within the range, if the buffer holds it.
+    /// The end of the last whole line in the buffer, of those that begin within the range; `None` if there is none.
     fn whole_lines(&self) -> Option<usize> {
         let filled = &self.buffer[..self.filled];
+        let mut before = filled;
         if let Some(left) = self.left
             && left <= count(self.filled)
         {
             // The line that holds the last byte of the range is the last one.
             let last = usize::try_from(left).expect("invariant: below a length") - 1;
-            return memchr::memchr(b'\n', &filled[last..]).map(|at| last + at + 1);
+            if let Some(at) = memchr::memchr(b'\n', &filled[last..]) {
+                return Some(last + at + 1);
+            }
+            before = &filled[..last];
         }
-        memchr::memrchr(b'\n', filled).map(|at| at + 1)
+        memchr::memrchr(b'\n', before).map(|at| at + 1)
     }
 
+    /// Reads more of the line at the front of the buffer.
     fn fill(&mut self) -> Result<(), ReadError> {
-        if self.filled > MAX_LINE_BYTES {
-            let whole = count(memchr::memchr_iter(b'\n', &self.buffer[..self.filled]).count());
-            return Err(ReadError::LineTooLong {
-                line: self.next_line + whole,
-            });
-        }
         if self.filled == self.buffer.len() {
-            self.buffer.resize(self.buffer.len() * 2, 0);
+            if self.filled > MAX_LINE_BYTES {
+                return Err(ReadError::LineTooLong { line: self.next_line });
+            }
+            self.buffer.resize((self.buffer.len() * 2).min(MAX_LINE_BYTES + 1), 0);
         }
         loop {
             match self.input.read(&mut self.buffer[self.filled..]) {
@@ -210,19 +212,26 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_is_refused_by_number() {
-        let text = Read::chain(
-            &b"one\ntwo\n"[..],
-            io::repeat(b'x').take(u64::try_from(MAX_LINE_BYTES).expect("small") * 3),
-        );
-        let mut reader = BlockReader::new(text, None);
-        let error = loop {
-            match reader.next_block() {
-                Ok(block) => assert!(block.is_some(), "the input does not end before the error"),
-                Err(error) => break error,
-            }
+    fn the_longest_line_passes_and_a_longer_one_is_refused_by_number() {
+        let text = |length: usize| {
+            let mut text = b"one\ntwo\n".to_vec();
+            text.resize(text.len() + length, b'x');
+            text.extend_from_slice(b"\nend\n");
+            text
         };
-        assert!(matches!(error, ReadError::LineTooLong { line: 3 }), "{error}");
+        for limit in [None, Some(9)] {
+            let (all, _) = read_all(&text(MAX_LINE_BYTES)[..], limit);
+            assert_eq!(all[2].len(), MAX_LINE_BYTES);
+            let text = text(MAX_LINE_BYTES + 1);
+            let mut reader = BlockReader::new(&text[..], limit);
+            let error = loop {
+                match reader.next_block() {
+                    Ok(block) => assert!(block.is_some(), "the input does not end before the error"),
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(error, ReadError::LineTooLong { line: 3 }), "{error}");
+        }
     }
 
     #[test]

@@ -10,16 +10,16 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 /// A run of the tool in the background.
-pub struct Run {
+pub(crate) struct Run {
     child: Child,
     temporary: tempfile::TempDir,
     errors: Receiver<String>,
     /// What was said on standard error so far.
-    pub said: Vec<String>,
+    pub(crate) said: Vec<String>,
 }
 
 /// A command of the tool whose temporary folder is `temporary`.
-pub fn command(arguments: &[&str], temporary: &Path) -> Command {
+pub(crate) fn command(arguments: &[&str], temporary: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_shuffle-bench"));
     command.args(arguments).env("TMPDIR", temporary);
     command
@@ -27,7 +27,7 @@ pub fn command(arguments: &[&str], temporary: &Path) -> Command {
 
 impl Run {
     /// Starts the tool.
-    pub fn start(arguments: &[&str]) -> Self {
+    pub(crate) fn start(arguments: &[&str]) -> Self {
         let temporary = tempfile::tempdir().expect("a folder");
         let mut child = command(arguments, temporary.path())
             .stdin(Stdio::null())
@@ -53,7 +53,7 @@ impl Run {
     }
 
     /// Waits until a line is said that fulfils the condition.
-    pub fn until(&mut self, condition: impl Fn(&str) -> bool) -> String {
+    pub(crate) fn until(&mut self, condition: impl Fn(&str) -> bool) -> String {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
@@ -69,7 +69,7 @@ impl Run {
     }
 
     /// Processes of the run by what the listing at the start calls them (`producer-0@a`, `server@b`).
-    pub fn process(&self, role: &str) -> Pid {
+    pub(crate) fn process(&self, role: &str) -> Pid {
         let line = self
             .said
             .iter()
@@ -79,7 +79,7 @@ impl Run {
     }
 
     /// All processes that were listed.
-    pub fn processes(&self) -> Vec<Pid> {
+    pub(crate) fn processes(&self) -> Vec<Pid> {
         let listed = self
             .said
             .iter()
@@ -90,12 +90,12 @@ impl Run {
     }
 
     /// Sends the tool itself a signal.
-    pub fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(pid(&self.child.id().to_string()), signal).expect("it runs");
     }
 
     /// Waits for the end; everything that is said until then is kept.
-    pub fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         let deadline = Instant::now() + PATIENCE;
         loop {
             self.said.extend(self.errors.try_iter());
@@ -111,7 +111,7 @@ impl Run {
     }
 
     /// Nothing is left: no process, and no file if the tool could clean up itself.
-    pub fn assert_clean(&self, files_too: bool) {
+    pub(crate) fn assert_clean(&self, files_too: bool) {
         assert_gone(&self.processes());
         if files_too {
             assert_empty(self.temporary.path());
@@ -127,7 +127,7 @@ impl Drop for Run {
 }
 
 /// The folder is empty.
-pub fn assert_empty(dir: &Path) {
+pub(crate) fn assert_empty(dir: &Path) {
     let left: Vec<_> = fs::read_dir(dir)
         .expect("a folder")
         .flatten()

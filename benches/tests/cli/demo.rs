@@ -1,14 +1,12 @@
 //! `shuffle-bench demo`, as a user sees it.
 
-mod common;
-
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 
-use common::{Run, assert_empty, command};
+use crate::run::{Run, assert_empty, command};
 
 /// Large enough never to end by itself within a test.
 const ENDLESS: &[&str] = &["demo", "--scale", "50"];

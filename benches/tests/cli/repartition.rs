@@ -1,14 +1,12 @@
 //! `shuffle-bench repartition`, as a user sees it.
 
-mod common;
-
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Output, Stdio};
 
-use common::{assert_empty, command};
+use crate::run::{assert_empty, command};
 
 /// A folder with a text file, and room for parts.
 struct Desk {
