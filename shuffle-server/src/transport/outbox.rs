@@ -35,14 +35,23 @@ enum Segment {
     },
 }
 
+/// What is being gathered into one frame, or one of each kind.
 #[derive(Default)]
 enum Run {
     #[default]
     Nothing,
     Slots(Vec<SlotEntry>),
-    Grants(Vec<GrantEntry>),
     Ends(Vec<EndEntry>),
-    Numbers(FrameKind, Vec<NumberEntry>),
+    Free(Box<Free>),
+}
+
+/// What is absolute, or has no place in any order: it may overtake its own kind's neighbours, but nothing else.
+#[derive(Default)]
+struct Free {
+    grants: Vec<GrantEntry>,
+    acks: Vec<NumberEntry>,
+    credits: Vec<NumberEntry>,
+    backlogs: Vec<NumberEntry>,
 }
 
 /// Unsent frames of one connection.
@@ -65,17 +74,14 @@ impl Outbox {
                 Run::Slots(entries) => entries.push(entry),
                 _ => self.start(Run::Slots(vec![entry])),
             },
-            Output::Grant(entry) => match &mut self.run {
-                Run::Grants(entries) => entries.push(entry),
-                _ => self.start(Run::Grants(vec![entry])),
-            },
+            Output::Grant(entry) => self.free().grants.push(entry),
             Output::End(entry) => match &mut self.run {
                 Run::Ends(entries) => entries.push(entry),
                 _ => self.start(Run::Ends(vec![entry])),
             },
-            Output::Credit(entry) => self.push_number(FrameKind::Credit, entry),
-            Output::Ack(entry) => self.push_number(FrameKind::Ack, entry),
-            Output::Backlog(entry) => self.push_number(FrameKind::Backlog, entry),
+            Output::Credit(entry) => self.free().credits.push(entry),
+            Output::Ack(entry) => self.free().acks.push(entry),
+            Output::Backlog(entry) => self.free().backlogs.push(entry),
             Output::Control(message) => {
                 self.finish_run();
                 return self.encode(|heads| frame::encode_control(&message, heads));
@@ -103,9 +109,13 @@ impl Outbox {
         match std::mem::take(&mut self.run) {
             Run::Nothing => {}
             Run::Slots(entries) => self.encode_own(|heads| frame::encode_slots(&entries, heads)),
-            Run::Grants(entries) => self.encode_own(|heads| frame::encode_grants(&entries, heads)),
             Run::Ends(entries) => self.encode_own(|heads| frame::encode_ends(&entries, heads)),
-            Run::Numbers(kind, entries) => self.encode_own(|heads| frame::encode_numbers(kind, &entries, heads)),
+            Run::Free(free) => self.encode_own(|heads| {
+                frame::encode_grants(&free.grants, heads);
+                frame::encode_numbers(FrameKind::Ack, &free.acks, heads);
+                frame::encode_numbers(FrameKind::Credit, &free.credits, heads);
+                frame::encode_numbers(FrameKind::Backlog, &free.backlogs, heads);
+            }),
         }
     }
 
@@ -184,10 +194,13 @@ impl Outbox {
             .collect()
     }
 
-    fn push_number(&mut self, kind: FrameKind, entry: NumberEntry) {
+    fn free(&mut self) -> &mut Free {
+        if !matches!(self.run, Run::Free(_)) {
+            self.start(Run::Free(Box::default()));
+        }
         match &mut self.run {
-            Run::Numbers(running, entries) if *running == kind => entries.push(entry),
-            _ => self.start(Run::Numbers(kind, vec![entry])),
+            Run::Free(free) => free,
+            _ => unreachable!("invariant: it was started just now"),
         }
     }
 

@@ -16,8 +16,8 @@ use tokio::net::TcpStream;
 
 use crate::notify::Signal;
 
-/// How much is read behind a payload or at the start of a frame. The smallest data frame has exactly so many bytes before its
-/// payload, and any other frame is shorter by less than a header: so what is read never contains payload.
+/// How far beyond the start of a frame may be read. The smallest data frame has exactly so many bytes before its payload, and
+/// behind a frame without payload comes at least one whole head: so what is read never contains payload.
 const TAIL_BYTES: usize = HEADER_BYTES + SlotEntry::BYTES as usize;
 const SCRATCH_BYTES: usize = 64 << 10;
 
@@ -55,6 +55,8 @@ pub(crate) struct Inbound {
     tail: [u8; TAIL_BYTES],
     // The part of `tail` that has not been decoded yet.
     fresh: std::ops::Range<usize>,
+    // Bytes of the current frame that the deframer has taken from `tail`.
+    begun: usize,
     scratch: Vec<u8>,
 }
 
@@ -67,6 +69,7 @@ impl Inbound {
             payload: None,
             tail: [0; TAIL_BYTES],
             fresh: 0..0,
+            begun: 0,
             scratch: Vec::new(),
         }
     }
@@ -87,13 +90,18 @@ impl Inbound {
             return Ok(None);
         }
         loop {
-            match self.deframer.poll_event()? {
+            let event = self.deframer.poll_event()?;
+            if event.is_some() {
+                self.begun = 0;
+            }
+            match event {
                 Some(Event::Frame(frame)) => return Ok(Some(Incoming::Frame(frame))),
                 Some(Event::Data(head)) => return Ok(Some(Incoming::Head(head))),
                 None if self.fresh.is_empty() => return Ok(None),
                 None => {
                     let consumed = self.deframer.handle_bytes(&self.tail[self.fresh.clone()]);
                     self.fresh.start += consumed;
+                    self.begun += consumed;
                 }
             }
         }
@@ -124,9 +132,10 @@ impl Inbound {
     /// `WouldBlock`, or the connection is broken.
     pub(crate) fn try_read(&mut self, stream: &TcpStream) -> io::Result<usize> {
         let Some(payload) = &mut self.payload else {
-            return if self.deframer.is_at_boundary() {
-                let read = stream.try_read(&mut self.tail)?;
-                self.fresh = 0..read;
+            // Within a header; a body is read as long as it says that it is.
+            return if self.begun < HEADER_BYTES {
+                let read = stream.try_read(&mut self.tail[self.begun..])?;
+                self.fresh = self.begun..self.begun + read;
                 Ok(read)
             } else {
                 let read = stream.try_read(self.deframer.space())?;
