@@ -1,23 +1,18 @@
 //! Executors: processes of one job on one node, with producers and consumers that share a session.
 
-use shuffle_protocol::control::control::Message;
-use shuffle_protocol::frame::{Frame, SlotEntry};
-use shuffle_protocol::{ShuffleError, StreamId, error::ErrorKind};
+use shuffle_protocol::StreamId;
+use shuffle_protocol::frame::{Batch, Frame, SlotEntry};
 use shuffle_server::node::SessionInfo;
 
 use super::Sabotage;
-use super::channel::{Channel, ChannelEnd, Item};
+use super::channel::Channel;
 use super::connection::{Connection, End, Packet, Party};
-use super::data::{Content, GARBAGE};
-use super::desk::{Asked, Desk, Requests};
+use super::desk::{Desk, Requests};
 use super::gate::Gate;
-use super::producer::{Producer, WriterEnd};
-use super::schedule::{Event, MILLIS, Micros, SECONDS};
+use super::producer::Producer;
+use super::schedule::{Event, MILLIS, Micros};
 use super::workload::{GateSpec, ProcessSpec, ProducerSpec};
 use super::world::World;
-
-/// What an answer may take beyond the time that a request may wait: tasks and packets have delays.
-const SLACK: Micros = 2 * SECONDS;
 
 /// The life of a process, as far as it matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -227,172 +222,6 @@ impl World {
         self.schedule.at(at, Event::Tick(process));
     }
 
-    /// Something came from the server.
-    pub(super) fn handle_packet(&mut self, process: usize, packet: Packet) {
-        match packet {
-            Packet::Frame(Frame::Control(message)) => self.handle_message(process, *message),
-            Packet::Frame(Frame::Slots(batch)) => {
-                for entry in batch.iter() {
-                    self.handle_buffer(process, entry, None);
-                }
-            }
-            Packet::Body(head, content) => {
-                for entry in head.slots.iter() {
-                    self.handle_buffer(process, entry, Some(content));
-                }
-            }
-            Packet::Head(_) => {}
-            Packet::Frame(Frame::End(batch)) => {
-                for entry in batch.iter() {
-                    self.arrive(process, entry.stream, Item::End(entry));
-                }
-            }
-            Packet::Frame(Frame::Grant(batch)) => self.with_desk(process, |producers, _, desk| {
-                for entry in batch.iter() {
-                    producers[entry.writer.value() as usize].handle_grant(entry.slot, desk);
-                }
-            }),
-            Packet::Frame(Frame::Credit(batch)) => self.with_desk(process, |producers, _, _| {
-                for entry in batch.iter() {
-                    producers[entry.stream.value() as usize].handle_limit(entry.subpartition.value(), entry.number);
-                }
-            }),
-            Packet::Frame(Frame::Ping(nonce)) => {
-                self.with_desk(process, |_, _, desk| desk.send(Frame::Pong(nonce)));
-            }
-            Packet::Frame(Frame::Pong(_) | Frame::Backlog(_)) => {}
-            other => self.accuse(|| format!("{other:?} came to an executor")),
-        }
-    }
-
-    fn handle_buffer(&mut self, process: usize, entry: SlotEntry, content: Option<Content>) {
-        self.arrive(process, entry.stream, Item::Buffer(entry, content));
-    }
-
-    fn arrive(&mut self, process: usize, stream: StreamId, item: Item) {
-        self.with_desk(process, |_, gates, desk| {
-            let found = gates.iter_mut().find_map(|gate| Some((gate.channel_of(stream)?, gate)));
-            match found {
-                Some((index, gate)) => gate.handle_arrival(index, item, desk),
-                None => desk.accuse(|| format!("{item:?} came on a channel that never was")),
-            }
-        });
-    }
-
-    fn handle_message(&mut self, process: usize, message: Message) {
-        let parse = |error: Option<shuffle_protocol::control::Error>| error.map(ShuffleError::from);
-        match message {
-            Message::Reply(reply) => {
-                let Some((since, asked)) = self.processes[process].requests.waiting.remove(&reply.request) else {
-                    return self.accuse(|| format!("an answer to request {} of process {process}", reply.request));
-                };
-                let (took, limit) = (self.now - since, self.plan.request_timeout + SLACK);
-                if took > limit && !self.processes[process].was_stopped {
-                    self.accuse(|| format!("the answer to {asked:?} of process {process} took {took} us"));
-                }
-                let outcome = parse(reply.error).map_or(Ok(()), Err);
-                self.trace(|| format!("process {process}: {asked:?} is answered with {outcome:?}"));
-                self.with_desk(process, |producers, gates, desk| match asked {
-                    Asked::Create(index) => producers[index].handle_created(outcome, desk),
-                    Asked::Finish(index) => producers[index].handle_finished(outcome),
-                    Asked::Open(index) => gates[index].handle_opened(outcome),
-                    Asked::Other => {}
-                });
-            }
-            Message::WriterFailed(failed) => {
-                let error = parse(failed.error).unwrap_or_else(unnamed);
-                self.trace(|| format!("process {process}: writer {} failed: {error}", failed.writer));
-                self.with_desk(process, |producers, _, desk| {
-                    producers[failed.writer as usize].handle_failed(error, desk);
-                });
-            }
-            Message::ChannelFailed(failed) => {
-                let error = parse(failed.error).unwrap_or_else(unnamed);
-                self.trace(|| format!("process {process}: channel {} failed: {error}", failed.stream));
-                let stream = StreamId::new(failed.stream);
-                self.with_desk(process, |_, gates, desk| {
-                    let found = gates.iter_mut().find_map(|gate| Some((gate.channel_of(stream)?, gate)));
-                    if let Some((index, gate)) = found {
-                        gate.handle_failed(index, error, desk);
-                    }
-                });
-            }
-            other => self.accuse(|| format!("{other:?} came to an executor")),
-        }
-    }
-
-    // --------------------------------------------------------------------------------------------- the end of it
-
-    /// The server or its connection is gone.
-    pub(super) fn lose_session(&mut self, process: usize, error: &ShuffleError) {
-        let lost = ShuffleError::new(ErrorKind::SessionClosed, "the server is gone").because(error.clone());
-        self.detach(process, &WriterEnd::Failed(lost.clone()), &ChannelEnd::Failed(lost));
-    }
-
-    /// A process has no session any more.
-    pub(super) fn detach(&mut self, process: usize, writers: &WriterEnd, channels: &ChannelEnd) {
-        let of = &mut self.processes[process];
-        of.life = Life::Detached;
-        of.haunted = of
-            .producers
-            .iter()
-            .flat_map(|producer| producer.free.iter().copied())
-            .collect();
-        for producer in &mut of.producers {
-            producer.lose(writers.clone());
-        }
-        for gate in &mut of.gates {
-            gate.lose(channels);
-        }
-    }
-
-    /// Whether the process behind a session lives on when that is closed.
-    pub(super) fn outlives_session(&self, connection: usize) -> bool {
-        match self.connections[connection].ends[0].party {
-            Party::Process(process) => self.processes[process]
-                .haunts_until
-                .is_some_and(|until| until > self.now),
-            _ => false,
-        }
-    }
-
-    /// A process that lost its session writes to the buffers it had been granted.
-    pub(super) fn haunt(&mut self, process: usize) {
-        let of = &self.processes[process];
-        let (host, job) = (of.spec.host, of.spec.job);
-        let until = of.haunts_until.unwrap_or(0);
-        if until <= self.now
-            || self.connections[of.connection.unwrap_or(0)].ends[1].host() != Some((host, self.hosts[host].epoch))
-        {
-            return;
-        }
-        let slots = of.haunted.clone();
-        for slot in slots {
-            let place = buffer_pool::SlotRef {
-                job: buffer_pool::JobKey(job.value()),
-                arena: buffer_pool::ArenaKind::Write,
-                slot,
-            };
-            self.memory(host).write(place, GARBAGE);
-        }
-        let at = self.now + self.random.between(1, 100 * MILLIS);
-        self.schedule.at(at, Event::Haunt(process));
-    }
-
-    /// A process that lost its session exits.
-    pub(super) fn exit(&mut self, process: usize) {
-        let of = &mut self.processes[process];
-        of.haunts_until = None;
-        let Some(connection) = of.connection else { return };
-        let Party::Session { host, epoch, id, .. } = self.connections[connection].ends[1].party else {
-            return;
-        };
-        if self.hosts[host].epoch == epoch && self.hosts[host].node.is_some() {
-            self.core(host, |node, now| node.handle_process_exited(now, id));
-            self.after(host);
-        }
-    }
-
     fn sabotaged(&mut self, packet: Packet) -> Option<Packet> {
         match (self.sabotage, packet) {
             (Some(Sabotage::WrongChecksum), Packet::Frame(Frame::Slots(batch))) => {
@@ -404,9 +233,7 @@ impl World {
                         ..entry
                     })
                     .collect();
-                Some(Packet::Frame(Frame::Slots(
-                    shuffle_protocol::frame::Batch::from_entries(&entries),
-                )))
+                Some(Packet::Frame(Frame::Slots(Batch::from_entries(&entries))))
             }
             (Some(Sabotage::LoseRelease), Packet::Frame(Frame::Release(_))) => {
                 self.sabotage = None;
@@ -415,8 +242,4 @@ impl World {
             (_, packet) => Some(packet),
         }
     }
-}
-
-fn unnamed() -> ShuffleError {
-    ShuffleError::new(ErrorKind::Protocol, "a failure without an error")
 }

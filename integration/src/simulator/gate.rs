@@ -328,7 +328,11 @@ impl Gate {
         if channel.views > window {
             desk.accuse(|| format!("{} views of {:?}, its window is {window}", channel.views, channel.spec));
         }
-        let remote = self.channels.iter().filter(|channel| channel.spec.host != self.host);
+        // A cancelled channel's views are quarantined; its credits are with the others again.
+        let remote = self
+            .channels
+            .iter()
+            .filter(|channel| channel.spec.host != self.host && !matches!(channel.end, Some(ChannelEnd::Cancelled)));
         let borrowed: u32 = remote
             .map(|channel| channel.views.saturating_sub(self.spec.exclusive))
             .sum();

@@ -17,6 +17,7 @@
 //! requests are answered in time; that each failure is one that something which broke excuses; that groups fail with one
 //! cause; that a stopped reader stops nobody else; that in the end no buffer, partition, channel or job is left.
 
+mod afterlife;
 mod channel;
 mod connection;
 mod data;
@@ -26,10 +27,12 @@ mod ending;
 mod executor;
 mod faults;
 mod gate;
+mod inbox;
 mod network;
 mod plan;
 mod producer;
 mod random;
+mod rerun;
 mod schedule;
 mod verdict;
 mod workload;

@@ -273,7 +273,6 @@ impl<B: Backing> Node<B> {
             .is_some_and(|of| of.sessions == 0 && of.partitions == 0 && of.channels == 0);
         if idle {
             self.jobs.remove(&job);
-            self.groups.forget_job(job);
             self.pool
                 .retire_job(JobKey(job.value()))
                 .expect("invariant: a job of the core is a job of the pool");

@@ -79,9 +79,4 @@ impl Groups {
             !state.members.is_empty() || state.decided.is_none_or(|at| now.saturating_duration_since(at) < keep)
         });
     }
-
-    /// Forgets a job's groups.
-    pub(crate) fn forget_job(&mut self, job: JobId) {
-        self.states.retain(|(of, _), _| *of != job);
-    }
 }

@@ -153,6 +153,7 @@ impl<B: Backing> Node<B> {
             }
         }
         if inlet.stage == Stage::Ended && inlet.receiver.is_settled() {
+            self.tell_peer_closed(no);
             self.close_inlet(no);
         }
     }

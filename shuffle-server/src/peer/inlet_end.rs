@@ -52,12 +52,14 @@ impl<B: Backing> Node<B> {
         self.close_inlet(no);
     }
 
-    fn tell_peer_closed(&mut self, no: InletNo) {
+    /// The other side is to forget the channel. It must hear of it even if the connection breaks now: the last
+    /// acknowledgement may be lost with that, and nothing else would make this node dial again.
+    pub(super) fn tell_peer_closed(&mut self, no: InletNo) {
         let Some(inlet) = self.inlets.get(no) else { return };
         if inlet.stage != Stage::Closed && inlet.stage != (Stage::Unannounced { resume: false }) {
             let (path, stream) = (inlet.path, inlet.remote);
-            if let Some(path) = self.paths.get_mut(path).filter(|path| path.link.is_none()) {
-                path.closing.push(stream);
+            let is_lost = |path: &super::Path| path.link.is_none() && path.down_since.is_none();
+            if self.paths.get(path).is_none_or(is_lost) {
                 return;
             }
             let close = control::CloseChannel {
@@ -65,7 +67,7 @@ impl<B: Backing> Node<B> {
                 error: None,
                 by_producer: false,
             };
-            self.tell_path(path, Message::CloseChannel(close));
+            self.tell_path_surely(path, Message::CloseChannel(close));
         }
     }
 

@@ -86,9 +86,6 @@ impl<B: Backing> Node<B> {
             "the server was restarted, and what it held in memory is gone",
         )
         .node(&path.node);
-        if let Some(path) = self.paths.get_mut(id) {
-            path.closing.clear();
-        }
         self.fail_channels_of(now, id, &error);
     }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use buffer_pool::Backing;
-use shuffle_protocol::control::{self, control::Message};
+use shuffle_protocol::control::control::Message;
 use shuffle_protocol::{Generation, Incarnation, NodeAddress, ShuffleError, StreamId, error::ErrorKind};
 
 use super::{InletNo, PathId};
@@ -45,8 +45,6 @@ pub(crate) struct Path {
     pub(crate) suspect: Option<(Instant, ShuffleError)>,
     /// Somebody asked while the peer was suspect: one dial tries again.
     pub(crate) probing: bool,
-    /// Our channels that were given up while there was no connection to say so on.
-    pub(crate) closing: Vec<StreamId>,
     durable: VecDeque<(u64, Message)>,
     durable_count: u64,
     /// When the path's timer fires next.
@@ -74,7 +72,6 @@ impl Path {
             broken_by: None,
             suspect: None,
             probing: false,
-            closing: Vec::new(),
             durable: VecDeque::new(),
             durable_count: 0,
             timer: None,
@@ -94,11 +91,30 @@ impl Path {
     }
 
     fn needs_link(&self) -> bool {
-        !self.inlets.is_empty() || !self.durable.is_empty() || !self.closing.is_empty() || self.probing
+        !self.inlets.is_empty() || !self.durable.is_empty() || self.probing
     }
 
     fn is_idle(&self) -> bool {
         self.link.is_none() && !self.dialing && !self.needs_link() && self.outlets.is_empty()
+    }
+
+    /// Keeps a message until the other side has answered the ping behind it, and says it where there is a connection.
+    /// False: too many are kept.
+    fn push_durable(&mut self, message: Message) -> bool {
+        if self.durable.len() == MAX_DURABLE {
+            return false;
+        }
+        self.durable_count += 1;
+        self.durable.push_back((self.durable_count, message.clone()));
+        if self.link.is_some() {
+            // One ping answers for all before it.
+            if matches!(self.sink.out.back(), Some(Output::Ping(_))) {
+                self.sink.out.pop_back();
+            }
+            self.sink.out.push_back(Output::Control(Box::new(message)));
+            self.sink.out.push_back(Output::Ping(self.durable_count));
+        }
+        true
     }
 
     /// The other side has answered the ping that followed these.
@@ -111,21 +127,10 @@ impl Path {
     /// The other side is gone, and with it who was to hear these.
     pub(crate) fn forget_messages(&mut self) {
         self.durable.clear();
-        self.closing.clear();
     }
 
     /// Says again, on a new connection, what may not have arrived.
     pub(crate) fn restate(&mut self) {
-        for stream in self.closing.drain(..) {
-            let close = control::CloseChannel {
-                stream: stream.value(),
-                error: None,
-                by_producer: false,
-            };
-            self.sink
-                .out
-                .push_back(Output::Control(Box::new(Message::CloseChannel(close))));
-        }
         for (_, message) in &self.durable {
             self.sink.out.push_back(Output::Control(Box::new(message.clone())));
         }
@@ -150,19 +155,17 @@ impl<B: Backing> Node<B> {
     /// Sends a message that must arrive, now or as soon as there is a connection.
     pub(crate) fn tell_node(&mut self, now: Instant, node: &NodeAddress, message: Message) {
         let id = self.path_to(node, 0);
+        self.tell_path_surely(id, message);
+        self.want_link(now, id);
+    }
+
+    /// Sends a message that must arrive, now or on the next connection, which others want already.
+    pub(crate) fn tell_path_surely(&mut self, id: PathId, message: Message) {
         let Some(path) = self.paths.get_mut(id) else { return };
-        if path.durable.len() == MAX_DURABLE {
-            self.counters.refused += 1;
-            return;
-        }
-        path.durable_count += 1;
-        path.durable.push_back((path.durable_count, message.clone()));
-        if path.link.is_some() {
-            path.sink.out.push_back(Output::Control(Box::new(message)));
-            path.sink.out.push_back(Output::Ping(path.durable_count));
+        if path.push_durable(message) {
             self.wake_path(id);
         } else {
-            self.want_link(now, id);
+            self.counters.refused += 1;
         }
     }
 
