@@ -31,6 +31,7 @@ pub use error::ServerError;
 pub(crate) use service::Service;
 use signals::StopSignals;
 use start::Started;
+pub(crate) use tasks::spawn;
 
 /// How often a draining server looks whether it is done.
 const DRAIN_POLL: Duration = Duration::from_millis(20);
@@ -53,18 +54,20 @@ pub fn run_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    logging::init(&config.log);
     run(config).unwrap_or_else(|error| {
-        tracing::error!("{error}");
+        // Whatever the log filter says: this must be seen.
+        let _ = writeln!(std::io::stderr(), "shuffle-server: {error}");
         error.exit_code()
     })
 }
 
-/// Serves until a signal stops it; gives the status with which the process should end.
+/// Serves until a signal stops it; gives the status with which the process should end. Logs go to standard error, unless the
+/// program has set up its own before.
 ///
 /// # Errors
 /// The server could not start; see [`ServerError::exit_code`].
 pub fn run(config: Config) -> Result<ExitCode, ServerError> {
+    logging::init(&config.log);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -91,7 +94,7 @@ async fn serve(config: Config) -> Result<Ending, ServerError> {
         unix,
         tcp,
     } = start::start(config)?;
-    tasks::spawn(&service, unix, tcp);
+    tasks::spawn_all(&service, unix, tcp);
     let ready = format!("ready node={} socket={}", service.address, socket.path().display());
     info!("{ready}");
     let mut stdout = std::io::stdout();

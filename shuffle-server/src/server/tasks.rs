@@ -1,10 +1,9 @@
-//! The tasks that run as long as the server: accepting, dialling, the timer and the sampler.
+//! The tasks that run as long as the server (accepting, dialling, the timer and the sampler), and how any task is started.
 
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, UnixListener};
-use tokio::task::spawn_local;
 
 use super::Service;
 use crate::transport;
@@ -14,25 +13,44 @@ const SAMPLE: Duration = Duration::from_millis(100);
 /// Samples between two looks for overdrawn arenas.
 const OVERDRAWN_EVERY: u32 = 10;
 
-/// Starts all of them.
-pub(crate) fn spawn(service: &Rc<Service>, unix: UnixListener, tcp: TcpListener) {
+/// Starts a task on the server's thread. A panic in it is a broken invariant of our own and ends the process, loudly: whoever
+/// went on after it would serve from books that are wrong.
+pub(crate) fn spawn(task: impl Future<Output = ()> + 'static) {
+    tokio::task::spawn_local(async move {
+        let _guard = AbortOnPanic;
+        task.await;
+    });
+}
+
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Starts those that are always there.
+pub(crate) fn spawn_all(service: &Rc<Service>, unix: UnixListener, tcp: TcpListener) {
     let of = Rc::clone(service);
-    spawn_local(async move {
+    spawn(async move {
         let serve = |stream, permit| {
-            spawn_local(transport::serve_unix(Rc::clone(&of), stream, permit));
+            spawn(transport::serve_unix(Rc::clone(&of), stream, permit));
         };
         transport::accept_all(&of, "executors' socket", async || Ok(unix.accept().await?.0), serve).await;
     });
     let of = Rc::clone(service);
-    spawn_local(async move {
+    spawn(async move {
         let serve = |(stream, from), permit| {
-            spawn_local(transport::serve_tcp(Rc::clone(&of), stream, from, permit));
+            spawn(transport::serve_tcp(Rc::clone(&of), stream, from, permit));
         };
         transport::accept_all(&of, "port", async || tcp.accept().await, serve).await;
     });
-    spawn_local(transport::dial_all(Rc::clone(service)));
-    spawn_local(keep_time(Rc::clone(service)));
-    spawn_local(measure(Rc::clone(service)));
+    spawn(transport::dial_all(Rc::clone(service)));
+    spawn(keep_time(Rc::clone(service)));
+    spawn(measure(Rc::clone(service)));
 }
 
 async fn keep_time(service: Rc<Service>) {

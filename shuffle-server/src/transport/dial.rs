@@ -6,20 +6,19 @@ use std::rc::Rc;
 use shuffle_protocol::ShuffleError;
 use shuffle_protocol::error::ErrorKind;
 use tokio::net::TcpStream;
-use tokio::task::spawn_local;
 use tracing::{debug, info};
 
 use super::handshake;
 use super::link::{Remote, carry};
 use super::tcp::{configure, reset_on_close};
 use crate::node::{Dial, PeerInfo};
-use crate::server::Service;
+use crate::server::{Service, spawn};
 
 /// Makes every connection that the core asks for, each in its own task.
 pub(crate) async fn dial_all(service: Rc<Service>) {
     loop {
         while let Some(dial) = service.with(|core, now| core.poll_dial(now)) {
-            spawn_local(dial_one(Rc::clone(&service), dial));
+            spawn(dial_one(Rc::clone(&service), dial));
         }
         service.dial.notified().await;
     }

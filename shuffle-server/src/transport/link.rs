@@ -45,7 +45,10 @@ pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStrea
     signal.arriving().take();
     let reason = match end {
         End::Closed => ShuffleError::new(ErrorKind::ConnectionLost, "the other side closed the connection"),
-        End::Broken(error) => error,
+        End::Broken(error) => {
+            reset_on_close(&stream);
+            error
+        }
         End::Refused(error) => {
             if !flow.say_goodbye(&stream, &error, &mut poll).await {
                 reset_on_close(&stream);
@@ -72,9 +75,6 @@ async fn read(
             return End::Refused(reason);
         }
         if let Err(end) = take_in(service, remote, signal, inbound) {
-            if matches!(end, End::Broken(_)) {
-                reset_on_close(stream);
-            }
             return end;
         }
         flow.may_read().await;
@@ -91,10 +91,7 @@ async fn read(
                     return error.into();
                 }
             }
-            Err(error) => {
-                reset_on_close(stream);
-                return error.into();
-            }
+            Err(error) => return error.into(),
         }
     }
 }

@@ -23,7 +23,7 @@ use super::flow::{End, Flow, end_of_stream};
 use super::handshake::{self, Refusal};
 use crate::node::SessionId;
 use crate::notify::Signal;
-use crate::server::Service;
+use crate::server::{Service, spawn};
 
 /// Bytes taken from a socket at once; all sessions share one buffer of this size, for control data only.
 pub(crate) const READ_BYTES: usize = 64 << 10;
@@ -126,7 +126,7 @@ impl Session {
             // The process lives on without its socket, with buffers that are still its own.
             let service = Rc::clone(&self.service);
             let id = self.id;
-            tokio::task::spawn_local(async move {
+            spawn(async move {
                 process.exited().await;
                 service.with(|core, now| core.handle_process_exited(now, id));
             });
