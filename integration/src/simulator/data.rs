@@ -39,7 +39,7 @@ pub(super) fn content(job: JobId, id: PartitionId, subpartition: u32, ordinal: u
 /// The descriptor of a buffer with this content; where it lies and on which channel it travels is left out.
 pub(super) fn describe(content: Content, subpartition: u32, ordinal: u64) -> SlotEntry {
     let low = |bits: u64| u32::try_from(bits & u64::from(u32::MAX)).expect("invariant: masked to 32 bits");
-    let is_event = content % 17 == 0;
+    let is_event = content.is_multiple_of(17);
     SlotEntry {
         subpartition: SubpartitionIndex::new(subpartition),
         sequence: Sequence::new(ordinal),
@@ -47,8 +47,8 @@ pub(super) fn describe(content: Content, subpartition: u32, ordinal: u64) -> Slo
         checksum: low(content >> 32),
         records: if is_event { 0 } else { low(content >> 7) % 6 },
         kind: if is_event { BufferKind::Event } else { BufferKind::Data },
-        continues: is_event && content % 34 == 0,
-        partial_start: !is_event && content % 5 == 0,
+        continues: is_event && content.is_multiple_of(34),
+        partial_start: !is_event && content.is_multiple_of(5),
         ..SlotEntry::default()
     }
 }
