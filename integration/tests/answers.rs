@@ -185,63 +185,6 @@ async fn a_changed_byte_is_found_and_the_error_says_where() {
     cluster.shut_down().await;
 }
 
-/// F24: an old attempt that was stopped and wakes up again reaches nobody.
-#[tokio::test]
-async fn a_stale_attempt_that_wakes_up_is_fenced() {
-    let mut cluster = Cluster::pair(binaries!()).await;
-    let mut old = cluster.executor(0, 7).await;
-    let mut new = cluster.executor(0, 7).await;
-    let consumer = cluster.attach(1, 7).await;
-    let from = Some(cluster.node(0).address());
-    let attempt = |attempt| Source { attempt, ..SOURCE };
-    let produce = |task, source, then| Command::Produce {
-        task,
-        source,
-        subpartitions: 1,
-        records: 2000,
-        lengths: Lengths::Fixed(1000),
-        buffers: None,
-        group: None,
-        then,
-    };
-
-    let stale = Edge::new(from.clone(), attempt(0), 2000);
-    let mut stale_gate = consumer.open_gate(stale.gate()).await.expect("a gate");
-    old.tell(&produce(1, attempt(0), Then::Finish)).await;
-    old.hear_until(LIMIT, |event| matches!(event, Happened::Progress { .. }))
-        .await;
-    old.stop();
-
-    new.tell(&produce(1, attempt(1), Then::Finish)).await;
-    new.hear_until(LIMIT, |event| matches!(event, Happened::Opened { .. }))
-        .await;
-    old.go_on();
-
-    let fresh = Edge::new(from, attempt(1), 2000);
-    let counts = within(LIMIT, "the new attempt", fresh.consume(&consumer)).await;
-    assert_eq!(counts.expect("only the new attempt").records, 2000);
-    assert!(matches!(new.hear_end(1, LIMIT).await, Happened::Done { .. }));
-    match old.hear_end(1, LIMIT).await {
-        Happened::Failed { kind, text, .. } => assert_eq!(kind, "Superseded", "{text}"),
-        other => panic!("the old attempt must be refused, not {other:?}"),
-    }
-    let error = loop {
-        match within(LIMIT, "the fence", stale_gate.next_record()).await {
-            Ok(Some(_)) => {}
-            Ok(None) => panic!("a fenced attempt has no end"),
-            Err(error) => break error,
-        }
-    };
-    assert!(
-        matches!(error.kind(), ErrorKind::Superseded { by_attempt: 1 }),
-        "{error}"
-    );
-    drop((stale_gate, consumer));
-    old.kill().await;
-    new.kill().await;
-    cluster.shut_down().await;
-}
-
 /// F127: whoever reads from a producer that dies is told the same, as a type.
 #[tokio::test]
 async fn all_readers_of_a_killed_producer_see_the_same_first_cause() {

@@ -61,7 +61,9 @@ async fn a_credit_returned_late_on_an_idle_connection_is_progress_at_once() {
 #[tokio::test]
 async fn channels_opened_read_once_and_cancelled_lose_no_credit() {
     let rounds = Profile::current().choose(1_000, 100_000);
-    let cluster = Cluster::start(binaries!(), proxied()).await;
+    // What has ended is forgotten while others end, again and again.
+    let options = proxied().map(|one| one.flag("unread-expiry", "1s"));
+    let cluster = Cluster::start(binaries!(), options).await;
     let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
     for round in 0..rounds {
         let edge = Edge::new(Some(cluster.node(0).address()), partition(round), 1);

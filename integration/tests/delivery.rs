@@ -281,3 +281,21 @@ async fn a_partial_buffer_leaves_after_the_flush_interval() {
     drop((producer, consumer, gate));
     cluster.shut_down().await;
 }
+
+/// F35: two jobs use the same numbers at the same time and never meet.
+#[tokio::test]
+async fn two_jobs_with_the_same_ids_never_meet() {
+    let cluster = Cluster::pair(binaries!()).await;
+    let mut sessions = Vec::new();
+    for job in [7, 8] {
+        sessions.push((cluster.attach(0, job).await, cluster.attach(1, job).await));
+    }
+    let edge = |job| Edge::new(Some(cluster.node(0).address()), Source { job, ..SOURCE }, 2000);
+    let (seven, eight) = (edge(7), edge(8));
+    tokio::join!(
+        seven.run(&sessions[0].0, &sessions[0].1, LIMIT),
+        eight.run(&sessions[1].0, &sessions[1].1, LIMIT),
+    );
+    drop(sessions);
+    cluster.shut_down().await;
+}

@@ -11,10 +11,12 @@ use integration::procfs;
 use integration::profile::Profile;
 use integration::raw::{Heard, Raw, control_bytes, executor_hello, peer_hello};
 use integration::stamp::Source;
-use integration::wait::until_true;
+use integration::wait::{until_true, within};
+use shuffle_client::{AttachOptions, Session};
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::control::{CreatePartition, Partition};
 use shuffle_protocol::frame::HEADER_BYTES;
+use shuffle_protocol::{JobId, NodeAddress};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);
@@ -214,6 +216,54 @@ async fn silent_connections_are_closed_at_the_handshake_deadline() {
     }
     let flat = || procfs::open_files(node.pid()) <= files;
     until_true(SOON, "descriptors", flat).await;
+    alive_and_well(&cluster, 0).await;
+    cluster.shut_down().await;
+}
+
+/// F78: a server that accepts and never answers costs a client or a peer its deadline and no descriptor.
+#[tokio::test]
+async fn a_server_that_never_answers_the_handshake_costs_one_deadline() {
+    let rounds = Profile::current().choose(100, 400);
+    let mute = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = mute.local_addr().expect("an address");
+    let mut held = Vec::new();
+    let files = procfs::open_files(std::process::id());
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..rounds {
+        let options = AttachOptions::new(JobId::new(7)).tcp(address.to_string());
+        clients.spawn(Session::attach(options.timeout(SOON)));
+        held.push(mute.accept().await.expect("a connection"));
+    }
+    let answers = within(SOON * 3, "the deadline", clients.join_all()).await;
+    assert!(answers.iter().all(Result::is_err), "nobody is attached");
+    held.clear();
+    // Other tests run in this process, too; a leak would be one descriptor for each attempt.
+    let flat = || procfs::open_files(std::process::id()) < files + rounds;
+    until_true(SOON * 5, "descriptors", flat).await;
+
+    let options = cluster_options()
+        .flag("request-timeout", "4s")
+        .flag("dead-peer-timeout", "4s")
+        .flag("keepalive", "1s");
+    let cluster = Cluster::start(binaries!(), [options, cluster_options()]).await;
+    let session = cluster.attach(0, 7).await;
+    let files = procfs::open_files(cluster.node(0).pid());
+    let node = NodeAddress::parse(&address.to_string()).expect("an address");
+    let edge = Edge::new(Some(node), SOURCE, 1);
+    let accept = async {
+        loop {
+            held.push(mute.accept().await.expect("a connection"));
+        }
+    };
+    let answer = tokio::select! {
+        answer = within(LIMIT, "the verdict", edge.consume(&session)) => answer,
+        () = accept => unreachable!("it accepts for ever"),
+    };
+    let error = answer.expect_err("nobody is there").into_service();
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+    let flat = || procfs::open_files(cluster.node(0).pid()) <= files;
+    until_true(Duration::from_secs(5), "descriptors", flat).await;
+    drop((session, held));
     alive_and_well(&cluster, 0).await;
     cluster.shut_down().await;
 }
