@@ -11,7 +11,7 @@ use shuffle_protocol::{
     error::ErrorKind,
 };
 
-use super::{Item, Lookup, OutletNo, OutletState, PartitionNo, Pull, SinkRef, locate};
+use super::{Item, Lookup, OutletNo, OutletState, PartitionNo, Pull, SinkRef};
 use crate::node::{ChannelNo, Holder, Node, Output, Timer};
 
 /// Buffers that one channel sends before the next has its turn.
@@ -29,13 +29,6 @@ struct ClosedOutlet {
     stream: StreamId,
     group: Option<GroupRef>,
     partition: Option<PartitionNo>,
-}
-
-impl ClosedOutlet {
-    /// An error with everything that is known of this channel.
-    fn locate(&self, error: ShuffleError) -> ShuffleError {
-        locate(error, self.job, self.id, self.range)
-    }
 }
 
 impl<B: Backing> Node<B> {
