@@ -16,7 +16,7 @@ pub struct ShuffleReport {
     pub rows: u64,
     /// Bytes of these rows, without framing; `local_bytes + remote_bytes`.
     pub bytes: u64,
-    /// From the moment all executors were told to start to the end of the last consumer.
+    /// From the moment all executors were told to start to the end of the last of them.
     pub seconds: f64,
     /// `bytes / seconds`, 10^9 bytes per second.
     pub gb_per_s: f64,

@@ -64,7 +64,10 @@ impl Outcome {
             arrived.merge(digest);
         }
         let since_start = |moment: Moment| rounded(moment.milliseconds_since(self.start));
-        let finished = self.consumers.iter().map(|consumer| consumer.finished).max();
+        let ends = self.consumers.iter().map(|consumer| consumer.finished);
+        let finished = ends
+            .chain(self.producers.iter().map(|producer| producer.finished))
+            .max();
         let seconds = finished.map_or(0.0, |finished| finished.seconds_since(self.start));
         let first_row = self.consumers.iter().filter_map(|consumer| consumer.first_row).min();
         let last_producer = self.producers.iter().map(|producer| producer.finished).max();
