@@ -242,7 +242,7 @@ impl<B: Backing> Node<B> {
             }
         }
         self.registry.end(job, id, how, now);
-        self.timers.set(now + self.config.unread_expiry, Timer::Sweep);
+        self.plan_sweep(now);
         if let Some(group) = group {
             self.groups.leave(job, group.id, MemberRef::Partition(no));
         }

@@ -99,7 +99,7 @@ impl<B: Backing> Node<B> {
                 MemberRef::Gate(no) => self.fail_gate(now, no, &verdict),
             }
         }
-        self.timers.set(now + self.config.unread_expiry, Timer::Sweep);
+        self.plan_sweep(now);
     }
 }
 

@@ -86,6 +86,8 @@ pub struct Node<B: Backing> {
     /// Buffers or reservations have come home since creations were last tried.
     pub(crate) pool_changed: bool,
     pub(crate) timers: Timers,
+    /// A sweep is planned. There is one at a time: each looks at everything that is remembered.
+    sweep_planned: bool,
     pub(crate) wakes: VecDeque<Wake>,
     pub(crate) dials: VecDeque<PathId>,
     /// The number of the next channel that is asked for at another node.
@@ -118,6 +120,7 @@ impl<B: Backing> Node<B> {
             pending: VecDeque::new(),
             pool_changed: false,
             timers: Timers::default(),
+            sweep_planned: false,
             wakes: VecDeque::new(),
             dials: VecDeque::new(),
             next_stream: 0,
@@ -277,7 +280,7 @@ impl<B: Backing> Node<B> {
                 .retire_job(JobKey(job.value()))
                 .expect("invariant: a job of the core is a job of the pool");
             self.pool_changed = true;
-            self.timers.set(now + self.config.unread_expiry, Timer::Sweep);
+            self.plan_sweep(now);
         }
     }
 
@@ -286,9 +289,21 @@ impl<B: Backing> Node<B> {
         Keepalive::new(self.config.keepalive_interval.min(dead_after / 2), dead_after, now)
     }
 
+    /// Something has ended that is remembered for a while: once for that while, at most for twice as long.
+    pub(crate) fn plan_sweep(&mut self, now: Instant) {
+        if !self.sweep_planned {
+            self.sweep_planned = true;
+            self.timers.set(now + self.config.unread_expiry, Timer::Sweep);
+        }
+    }
+
     fn sweep(&mut self, now: Instant) {
-        self.registry.sweep(now, self.config.unread_expiry);
-        self.groups.sweep(now, self.config.unread_expiry);
+        self.sweep_planned = false;
+        let registry = self.registry.sweep(now, self.config.unread_expiry);
+        let groups = self.groups.sweep(now, self.config.unread_expiry);
+        if registry || groups {
+            self.plan_sweep(now);
+        }
     }
 }
 

@@ -73,10 +73,11 @@ impl Groups {
         }
     }
 
-    /// Forgets groups without members that were decided longer ago than `keep`.
-    pub(crate) fn sweep(&mut self, now: Instant, keep: Duration) {
+    /// Forgets groups without members that were decided longer ago than `keep`. True: others are still remembered.
+    pub(crate) fn sweep(&mut self, now: Instant, keep: Duration) -> bool {
         self.states.retain(|_, state| {
             !state.members.is_empty() || state.decided.is_none_or(|at| now.saturating_duration_since(at) < keep)
         });
+        self.states.values().any(|state| state.decided.is_some())
     }
 }

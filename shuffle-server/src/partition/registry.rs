@@ -169,8 +169,8 @@ impl Registry {
         place.touched = Some(now);
     }
 
-    /// Forgets how partitions ended whose end lies longer back than `keep`.
-    pub(crate) fn sweep(&mut self, now: Instant, keep: Duration) {
+    /// Forgets how partitions ended whose end lies longer back than `keep`. True: others are still remembered.
+    pub(crate) fn sweep(&mut self, now: Instant, keep: Duration) -> bool {
         self.jobs.retain(|_, places| {
             places.retain(|_, place| {
                 place.live.is_some()
@@ -179,6 +179,7 @@ impl Registry {
             });
             !places.is_empty()
         });
+        self.jobs.values().flat_map(BTreeMap::values).any(|place| place.touched.is_some())
     }
 }
 
