@@ -179,7 +179,10 @@ impl Registry {
             });
             !places.is_empty()
         });
-        self.jobs.values().flat_map(BTreeMap::values).any(|place| place.touched.is_some())
+        self.jobs
+            .values()
+            .flat_map(BTreeMap::values)
+            .any(|place| place.touched.is_some())
     }
 }
 

@@ -6,7 +6,8 @@ use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::partition::Totals;
 
-use super::harness::{Scene, group, partition};
+use super::harness::Scene;
+use super::parts::{group, partition};
 
 #[test]
 fn each_absence_has_its_own_answer() {

@@ -4,24 +4,12 @@ use std::time::{Duration, Instant};
 
 use buffer_pool::{NetworkPool, NoBacking, PoolConfig, SlotRef};
 use shuffle_protocol::control::{self, control::Message};
-use shuffle_protocol::frame::{Arena, Batch, DataHead, Frame, NumberEntry, ReleaseEntry, SlotEntry};
-use shuffle_protocol::partition::{BufferKind, Totals};
-use shuffle_protocol::{
-    GroupRef, Incarnation, JobId, NodeAddress, PartitionId, ResultId, Sequence, ShuffleError, StreamId,
-    SubpartitionIndex,
-};
+use shuffle_protocol::frame::{Batch, DataHead, Frame, NumberEntry, ReleaseEntry, SlotEntry};
+use shuffle_protocol::partition::Totals;
+use shuffle_protocol::{GroupRef, Incarnation, PartitionId, ShuffleError, StreamId, SubpartitionIndex};
 
+use super::parts::{JOB, address, filled, frame_of};
 use crate::node::{LinkId, Node, NodeConfig, Output, PeerInfo, SessionId, SessionInfo};
-
-pub(super) const JOB: JobId = JobId::new(7);
-
-pub(super) fn partition(attempt: u32) -> PartitionId {
-    PartitionId {
-        result: ResultId::new(11),
-        index: 3,
-        attempt,
-    }
-}
 
 /// Some nodes, connected on demand, and the time.
 pub(super) struct Scene {
@@ -65,6 +53,11 @@ impl Scene {
         self.nodes[node].handle_session_opened(self.now, info).unwrap()
     }
 
+    fn next_request(&mut self) -> u64 {
+        self.request += 1;
+        self.request
+    }
+
     pub(super) fn say(&mut self, node: usize, session: SessionId, frame: Frame) {
         self.nodes[node].handle_session_frame(self.now, session, frame).unwrap();
         self.nodes[node].check_invariants();
@@ -83,12 +76,12 @@ impl Scene {
         minimum: u32,
         group: Option<&GroupRef>,
     ) {
-        self.request += 1;
+        let request = self.next_request();
         self.ask(
             node,
             session,
             Message::CreatePartition(control::CreatePartition {
-                request: self.request,
+                request,
                 writer: id.attempt,
                 partition: Some(id.into()),
                 subpartitions,
@@ -136,7 +129,7 @@ impl Scene {
     }
 
     pub(super) fn finish(&mut self, node: usize, session: SessionId, id: PartitionId, totals: &Totals) {
-        self.request += 1;
+        let request = self.next_request();
         let totals = if totals.buffers == 0 {
             vec![]
         } else {
@@ -146,7 +139,7 @@ impl Scene {
             node,
             session,
             Message::FinishPartition(control::FinishPartition {
-                request: self.request,
+                request,
                 writer: id.attempt,
                 totals,
             }),
@@ -161,12 +154,12 @@ impl Scene {
         id: PartitionId,
         group: Option<&GroupRef>,
     ) {
-        self.request += 1;
+        let request = self.next_request();
         self.ask(
             node,
             session,
             Message::OpenGate(control::OpenGate {
-                request: self.request,
+                request,
                 gate: id.attempt,
                 exclusive: 2,
                 floating: 2,
@@ -184,12 +177,12 @@ impl Scene {
     }
 
     pub(super) fn close_gate(&mut self, node: usize, session: SessionId, id: PartitionId) {
-        self.request += 1;
+        let request = self.next_request();
         self.ask(
             node,
             session,
             Message::CloseGate(control::CloseGate {
-                request: self.request,
+                request,
                 gate: id.attempt,
             }),
         );
@@ -355,48 +348,5 @@ impl Scene {
             assert_eq!(books.unassigned + books.free, books.total(), "{books:?}");
             assert_eq!(books.held(), 0);
         }
-    }
-}
-
-pub(super) fn address(index: usize) -> NodeAddress {
-    NodeAddress::parse(&format!("node{index}:70")).unwrap()
-}
-
-pub(super) fn group(nodes: usize, home: usize) -> GroupRef {
-    GroupRef {
-        id: shuffle_protocol::GroupId::new(5),
-        home: address(home),
-        nodes: (0..nodes).map(address).collect(),
-    }
-}
-
-fn filled(id: PartitionId, ordinal: u64, slot: u32) -> SlotEntry {
-    SlotEntry {
-        stream: StreamId::new(id.attempt),
-        subpartition: SubpartitionIndex::new(0),
-        sequence: Sequence::new(ordinal),
-        slot,
-        offset: 0,
-        length: 1000 + u32::try_from(ordinal).unwrap(),
-        checksum: 0xC0DE + id.attempt,
-        records: 1,
-        backlog: 0,
-        arena: Arena::Write,
-        kind: BufferKind::Data,
-        continues: false,
-        partial_start: false,
-    }
-}
-
-fn frame_of(output: Output) -> Frame {
-    match output {
-        Output::Control(message) => Frame::Control(message),
-        Output::End(entry) => Frame::End(Batch::from_entries(&[entry])),
-        Output::Credit(entry) => Frame::Credit(Batch::from_entries(&[entry])),
-        Output::Ack(entry) => Frame::Ack(Batch::from_entries(&[entry])),
-        Output::Backlog(entry) => Frame::Backlog(Batch::from_entries(&[entry])),
-        Output::Ping(nonce) => Frame::Ping(nonce),
-        Output::Pong(nonce) => Frame::Pong(nonce),
-        Output::Slot { .. } | Output::Grant(_) => unreachable!("not between nodes as a frame"),
     }
 }

@@ -3,3 +3,4 @@
 mod failing;
 mod harness;
 mod moving;
+mod parts;

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use shuffle_protocol::partition::Totals;
 
-use super::harness::{Scene, partition};
+use super::harness::Scene;
+use super::parts::partition;
 
 /// Writes `count` buffers as grants and limits allow while the reader takes what comes; gives the totals that were written.
 fn stream(

@@ -1,0 +1,60 @@
+//! Names and frames of the scenes.
+
+use shuffle_protocol::frame::{Arena, Batch, Frame, SlotEntry};
+use shuffle_protocol::partition::BufferKind;
+use shuffle_protocol::{GroupRef, JobId, NodeAddress, PartitionId, ResultId, Sequence, StreamId, SubpartitionIndex};
+
+use crate::node::Output;
+
+pub(super) const JOB: JobId = JobId::new(7);
+
+pub(super) fn partition(attempt: u32) -> PartitionId {
+    PartitionId {
+        result: ResultId::new(11),
+        index: 3,
+        attempt,
+    }
+}
+
+pub(super) fn address(index: usize) -> NodeAddress {
+    NodeAddress::parse(&format!("node{index}:70")).unwrap()
+}
+
+pub(super) fn group(nodes: usize, home: usize) -> GroupRef {
+    GroupRef {
+        id: shuffle_protocol::GroupId::new(5),
+        home: address(home),
+        nodes: (0..nodes).map(address).collect(),
+    }
+}
+
+pub(super) fn filled(id: PartitionId, ordinal: u64, slot: u32) -> SlotEntry {
+    SlotEntry {
+        stream: StreamId::new(id.attempt),
+        subpartition: SubpartitionIndex::new(0),
+        sequence: Sequence::new(ordinal),
+        slot,
+        offset: 0,
+        length: 1000 + u32::try_from(ordinal).unwrap(),
+        checksum: 0xC0DE + id.attempt,
+        records: 1,
+        backlog: 0,
+        arena: Arena::Write,
+        kind: BufferKind::Data,
+        continues: false,
+        partial_start: false,
+    }
+}
+
+pub(super) fn frame_of(output: Output) -> Frame {
+    match output {
+        Output::Control(message) => Frame::Control(message),
+        Output::End(entry) => Frame::End(Batch::from_entries(&[entry])),
+        Output::Credit(entry) => Frame::Credit(Batch::from_entries(&[entry])),
+        Output::Ack(entry) => Frame::Ack(Batch::from_entries(&[entry])),
+        Output::Backlog(entry) => Frame::Backlog(Batch::from_entries(&[entry])),
+        Output::Ping(nonce) => Frame::Ping(nonce),
+        Output::Pong(nonce) => Frame::Pong(nonce),
+        Output::Slot { .. } | Output::Grant(_) => unreachable!("not between nodes as a frame"),
+    }
+}
