@@ -61,15 +61,10 @@ fn the_same_seed_is_the_same_run() {
 
 #[test]
 fn mistakes_are_found() {
-    for sabotage in [
-        Sabotage::LoseBuffer,
-        Sabotage::WrongChecksum,
-        Sabotage::LoseRelease,
-        Sabotage::KeepPinned,
-    ] {
+    for sabotage in [Sabotage::LoseBuffer, Sabotage::WrongChecksum, Sabotage::KeepPinned] {
         let (mut made, mut found) = (0, 0);
-        // The first kinds of scenario: what fails there, nothing but the mistake excuses.
-        for seed in (0..200).filter(|seed| seed % 10 <= 2) {
+        // Every tenth seed is a calm one: nothing but the mistake is wrong there, and no cut repairs it.
+        for seed in (0..400).step_by(10) {
             match run_sabotaged(seed, Some(sabotage), false) {
                 Ok(report) => made += u32::from(report.sabotaged),
                 Err(failure) => {
@@ -80,7 +75,7 @@ fn mistakes_are_found() {
             }
         }
         println!("{sabotage:?} was made {made} times and found {found} times");
-        assert!(made > 20, "{sabotage:?} was hardly ever made");
-        assert!(found * 10 >= made * 9, "{sabotage:?} was found {found} times of {made}");
+        assert!(made > 20, "{sabotage:?} was made {made} times");
+        assert_eq!(found, made, "{sabotage:?} was not found each time");
     }
 }

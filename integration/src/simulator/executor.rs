@@ -177,9 +177,7 @@ impl World {
         task(&mut of.producers, &mut of.gates, &mut desk);
         for packet in out {
             let packet = self.sabotaged(packet);
-            if let Some(packet) = packet {
-                self.send(connection, 1, packet);
-            }
+            self.send(connection, 1, packet);
         }
         self.wake(process);
     }
@@ -222,7 +220,7 @@ impl World {
         self.schedule.at(at, Event::Tick(process));
     }
 
-    fn sabotaged(&mut self, packet: Packet) -> Option<Packet> {
+    fn sabotaged(&mut self, packet: Packet) -> Packet {
         match (self.sabotage, packet) {
             (Some(Sabotage::WrongChecksum), Packet::Frame(Frame::Slots(batch))) => {
                 self.sabotage = None;
@@ -233,13 +231,9 @@ impl World {
                         ..entry
                     })
                     .collect();
-                Some(Packet::Frame(Frame::Slots(Batch::from_entries(&entries))))
+                Packet::Frame(Frame::Slots(Batch::from_entries(&entries)))
             }
-            (Some(Sabotage::LoseRelease), Packet::Frame(Frame::Release(_))) => {
-                self.sabotage = None;
-                None
-            }
-            (_, packet) => Some(packet),
+            (_, packet) => packet,
         }
     }
 }

@@ -53,8 +53,6 @@ pub enum Sabotage {
     LoseBuffer,
     /// A writer hands buffers over with a wrong checksum.
     WrongChecksum,
-    /// A release of an executor is lost.
-    LoseRelease,
     /// A server's driver forgets to say that a buffer was written.
     KeepPinned,
 }
