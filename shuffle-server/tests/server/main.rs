@@ -1,161 +1,21 @@
 //! The real program, spoken to by strangers: readiness, handshake, refusals, limits, stopping.
 
-use std::io::{BufRead as _, BufReader, IoSliceMut, Read, Write};
-use std::mem::MaybeUninit;
-use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitStatus, Stdio};
+mod limits;
+mod program;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal};
+use shuffle_protocol::control::Hello;
 use shuffle_protocol::control::control::Message;
-use shuffle_protocol::control::{Hello, Role};
-use shuffle_protocol::error::{ErrorKind, ShuffleError};
-use shuffle_protocol::frame::{Deframer, Event, Frame, encode_control};
+use shuffle_protocol::error::ErrorKind;
+use shuffle_protocol::frame::encode_control;
 
-struct Server {
-    child: Child,
-    address: String,
-    socket: PathBuf,
-    _dir: tempfile::TempDir,
-}
-
-fn command(dir: &std::path::Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_shuffle-server"));
-    command
-        .env_clear()
-        .args(["--listen", "127.0.0.1:0", "--buffers", "64", "--log", "error"])
-        .arg(format!("--socket={}", dir.join("s.sock").display()))
-        .args(args)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped());
-    command
-}
-
-impl Server {
-    fn start(args: &[&str]) -> Self {
-        Self::start_with(args, |_| {})
-    }
-
-    fn start_with(args: &[&str], prepare: impl FnOnce(&Child)) -> Self {
-        let dir = tempfile::tempdir().expect("as set up");
-        let mut child = command(dir.path(), args).spawn().expect("as set up");
-        prepare(&child);
-        let mut line = String::new();
-        BufReader::new(child.stdout.as_mut().expect("as set up"))
-            .read_line(&mut line)
-            .expect("as set up");
-        let address = line
-            .split_whitespace()
-            .find_map(|part| part.strip_prefix("node="))
-            .expect("a ready line")
-            .to_owned();
-        Self {
-            child,
-            address,
-            socket: dir.path().join("s.sock"),
-            _dir: dir,
-        }
-    }
-
-    fn tcp(&self) -> TcpStream {
-        let stream = TcpStream::connect(&self.address).expect("as set up");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .expect("as set up");
-        stream
-    }
-
-    fn unix(&self) -> UnixStream {
-        let stream = UnixStream::connect(&self.socket).expect("as set up");
-        stream
-            .set_read_timeout(Some(Duration::from_secs(10)))
-            .expect("as set up");
-        stream
-    }
-
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("as set up");
-    }
-
-    fn wait(&mut self) -> ExitStatus {
-        let start = Instant::now();
-        while start.elapsed() < Duration::from_secs(10) {
-            if let Some(status) = self.child.try_wait().expect("as set up") {
-                return status;
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        panic!("the server does not end");
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-fn executor(job: u64) -> Hello {
-    Hello {
-        version_min: 1,
-        version_max: 1,
-        role: Role::Executor.into(),
-        job,
-        name: "test".to_owned(),
-        ..Hello::default()
-    }
-}
-
-fn peer(server: &Server) -> Hello {
-    Hello {
-        role: Role::Peer.into(),
-        job: 0,
-        node: "other:7337".to_owned(),
-        expected_node: server.address.clone(),
-        buffer_bytes: 32 << 10,
-        incarnation: 7,
-        ..executor(0)
-    }
-}
-
-fn say(stream: &mut impl Write, message: Message) {
-    let mut frame = BytesMut::new();
-    encode_control(&message, &mut frame).expect("as set up");
-    stream.write_all(&frame).expect("as set up");
-}
-
-/// The next control message; none when the other side has closed.
-fn hear(stream: &mut impl Read) -> Option<Message> {
-    let mut deframer = Deframer::new();
-    loop {
-        if let Some(event) = deframer.poll_event().expect("as set up") {
-            match event {
-                Event::Frame(Frame::Control(message)) => return Some(*message),
-                other => panic!("{other:?}"),
-            }
-        }
-        match stream.read(deframer.space()) {
-            Ok(0) => return None,
-            Ok(read) => deframer.handle_read(read),
-            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
-            Err(error) => panic!("{error}"),
-        }
-    }
-}
-
-fn rejection(stream: &mut (impl Read + Write), hello: Hello) -> ShuffleError {
-    say(stream, Message::Hello(hello));
-    match hear(stream) {
-        Some(Message::Reject(reject)) => reject.error.expect("as set up").into(),
-        other => panic!("{other:?}"),
-    }
-}
+use program::{Server, executor, hear, peer, rejection, say};
 
 #[test]
 fn a_port_in_use_and_a_wrong_configuration_have_their_exit_status_and_message() {
@@ -400,86 +260,4 @@ fn a_signal_drains_and_leaves_nothing_behind() {
         assert_eq!(server.wait().code(), Some(0));
         assert!(!server.socket.exists());
     }
-}
-
-/// The welcome and the two descriptors beside it.
-fn attach(stream: &UnixStream) -> Vec<OwnedFd> {
-    let mut stream = stream;
-    say(&mut stream, Message::Hello(executor(1)));
-    let mut bytes = [0; 4096];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
-    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    recvmsg(
-        stream,
-        &mut [IoSliceMut::new(&mut bytes)],
-        &mut ancillary,
-        RecvFlags::CMSG_CLOEXEC,
-    )
-    .expect("a welcome");
-    ancillary
-        .drain()
-        .flat_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(descriptors) => descriptors.collect(),
-            _ => Vec::new(),
-        })
-        .collect()
-}
-
-#[test]
-fn an_executor_that_takes_more_memory_than_it_was_granted_is_dropped() {
-    let server = Server::start(&[]);
-    let mut stream = server.unix();
-    let arenas = attach(&stream);
-    assert_eq!(arenas.len(), 2, "write arena and read arena");
-    assert!(
-        rustix::io::pwrite(&arenas[1], b"x", 0).is_err(),
-        "the read arena is read-only"
-    );
-    let mut neighbour = server.unix();
-    say(&mut neighbour, Message::Hello(executor(2)));
-    assert!(matches!(hear(&mut neighbour), Some(Message::Welcome(_))));
-    rustix::io::pwrite(&arenas[0], b"x", 32 << 10).unwrap();
-    let Some(Message::Goodbye(goodbye)) = hear(&mut stream) else {
-        panic!("a goodbye")
-    };
-    assert!(goodbye.reason.unwrap().message.contains("beyond what was granted"));
-    say(
-        &mut neighbour,
-        Message::Status(shuffle_protocol::control::Status { request: 1 }),
-    );
-    assert!(
-        matches!(hear(&mut neighbour), Some(Message::Reply(_))),
-        "another job goes on"
-    );
-}
-
-#[test]
-fn who_asks_without_listening_is_not_listened_to_either() {
-    let server = Server::start(&[]);
-    let mut stream = server.unix();
-    say(&mut stream, Message::Hello(executor(1)));
-    hear(&mut stream);
-    let mut frame = BytesMut::new();
-    for request in 0..1000 {
-        encode_control(
-            &Message::Status(shuffle_protocol::control::Status { request }),
-            &mut frame,
-        )
-        .unwrap();
-    }
-    stream.set_write_timeout(Some(Duration::from_millis(500))).unwrap();
-    let blocked = (0..2000).find(|_| stream.write_all(&frame).is_err());
-    assert!(blocked.is_some(), "two million questions were taken");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
-    let kib = |name: &str| {
-        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap()
-    };
-    assert!(kib("VmRSS:") - kib("RssShmem:") < 32 << 10, "{status}");
-    let mut other = server.unix();
-    say(&mut other, Message::Hello(executor(1)));
-    assert!(
-        matches!(hear(&mut other), Some(Message::Welcome(_))),
-        "others are served"
-    );
 }
