@@ -4,8 +4,8 @@
 //! embedded defaults < TOML file < SHUFFLE_* environment < command line
 //! ```
 //!
-//! [`keys`] is the one table: each key has a TOML name, a flag, an environment variable, a help text
-//! and a parser. [`layers`] reads the four sources, [`check`] judges the result as a whole. All
+//! `keys` is the one table: each key has a TOML name, a flag, an environment variable, a help text
+//! and a parser. `layers` reads the four sources, `check` judges the result as a whole. All
 //! problems are reported together, each with its key, value, source and remedy.
 
 mod check;
