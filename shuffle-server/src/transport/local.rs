@@ -96,16 +96,20 @@ impl Session {
             |_: u64, outputs: &mut Vec<_>| self.service.with(|core, now| core.poll_session(now, self.id, outputs));
         let mut deframer = Deframer::new();
         let end = tokio::select! {
-            end = self.read(stream, flow, &mut deframer) => Some(end),
-            end = flow.run(stream, poll) => Some(end),
-            () = process.exited() => None,
+            end = self.read(stream, flow, &mut deframer) => Ok(end),
+            end = flow.run(stream, poll) => match end {
+                // It no longer listens, which it may have said in a goodbye.
+                End::Broken(error) => Err(error),
+                end => Ok(end),
+            },
+            () = process.exited() => Err(died()),
         };
         let end = match end {
-            Some(end) => end,
-            // What the process said before it ended still counts.
-            None => tokio::time::timeout(DEATH_RATTLE, self.read(stream, flow, &mut deframer))
+            Ok(end) => end,
+            // What the process said before still counts.
+            Err(error) => tokio::time::timeout(DEATH_RATTLE, self.read(stream, flow, &mut deframer))
                 .await
-                .unwrap_or_else(|_| End::Broken(died())),
+                .unwrap_or(End::Broken(error)),
         };
         match &end {
             End::Closed => info!("executor {:?} of job {} left", self.name, self.job.0),
