@@ -148,6 +148,7 @@ impl<P: AsRef<[u8]>> Channel<P> {
         was_open
     }
 
+    #[cfg(any(test, debug_assertions))]
     pub(crate) fn is_over(&self) -> bool {
         self.phase == Phase::Over
     }
