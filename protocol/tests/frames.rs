@@ -30,7 +30,7 @@ prop_compose! {
     fn slots()(
         numbers: [u32; 4], sequence: u64, place in (0..=MAX_BUFFER_BYTES).prop_flat_map(|offset|
             (Just(offset), 0..=MAX_BUFFER_BYTES - offset)),
-        records: u32, backlog: u32, flags: [bool; 4],
+        records: u32, backlog: u32, flags: [bool; 5],
     ) -> SlotEntry {
         SlotEntry {
             stream: StreamId::new(numbers[0]),
@@ -46,6 +46,7 @@ prop_compose! {
             kind: if flags[1] { BufferKind::Event } else { BufferKind::Data },
             continues: flags[2],
             partial_start: flags[3],
+            unchecked: flags[4],
         }
     }
 }

@@ -49,6 +49,7 @@ pub(super) fn describe(content: Content, subpartition: u32, ordinal: u64) -> Slo
         kind: if is_event { BufferKind::Event } else { BufferKind::Data },
         continues: is_event && content.is_multiple_of(34),
         partial_start: !is_event && content.is_multiple_of(5),
+        unchecked: content.is_multiple_of(11),
         ..SlotEntry::default()
     }
 }

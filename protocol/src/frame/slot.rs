@@ -36,7 +36,7 @@ pub struct SlotEntry {
     pub offset: u32,
     /// Length of the payload, in bytes.
     pub length: u32,
-    /// crc32 of the payload, made by its writer.
+    /// crc32 of the payload, made by its writer; 0 where `unchecked`.
     pub checksum: u32,
     /// Records that start in it.
     pub records: u32,
@@ -50,6 +50,8 @@ pub struct SlotEntry {
     pub continues: bool,
     /// It begins in the middle of a record.
     pub partial_start: bool,
+    /// Its writer makes no checksums: there is none to check it against.
+    pub unchecked: bool,
 }
 
 impl SlotEntry {
@@ -61,6 +63,7 @@ impl SlotEntry {
 
 const CONTINUES: u16 = 1;
 const PARTIAL_START: u16 = 2;
+const UNCHECKED: u16 = 4;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -88,6 +91,7 @@ impl Entry for SlotEntry {
     fn put(&self, out: &mut BytesMut) {
         let continues = if self.continues { CONTINUES } else { 0 };
         let partial_start = if self.partial_start { PARTIAL_START } else { 0 };
+        let unchecked = if self.unchecked { UNCHECKED } else { 0 };
         let wire = WireSlot {
             stream: self.stream.value().into(),
             subpartition: self.subpartition.value().into(),
@@ -103,7 +107,7 @@ impl Entry for SlotEntry {
                 BufferKind::Data => 0,
                 BufferKind::Event => 1,
             },
-            flags: (continues | partial_start).into(),
+            flags: (continues | partial_start | unchecked).into(),
             reserved: U32::new(0),
         };
         out.put_slice(wire.as_bytes());
@@ -116,7 +120,7 @@ impl Entry for SlotEntry {
             return Err(EntryError::Range { offset, length });
         }
         let flags = wire.flags.get();
-        if flags & !(CONTINUES | PARTIAL_START) != 0 {
+        if flags & !(CONTINUES | PARTIAL_START | UNCHECKED) != 0 {
             return Err(EntryError::Flags(flags.into()));
         }
         if wire.reserved.get() != 0 {
@@ -140,6 +144,7 @@ impl Entry for SlotEntry {
             },
             continues: flags & CONTINUES != 0,
             partial_start: flags & PARTIAL_START != 0,
+            unchecked: flags & UNCHECKED != 0,
         })
     }
 }

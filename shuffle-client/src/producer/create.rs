@@ -82,6 +82,7 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
         capacity: usize::try_from(facts.buffer_bytes).expect("invariant: Linux has at least 32 bits"),
         max_queued: spec.max_queued,
         after_each_record: spec.flush_interval == FlushInterval::AfterEachRecord,
+        checksums: spec.checksums,
     };
     let writer = Arc::new(WriterShared::new(partition, config));
     let mut registration = Registration::new(session.clone(), writer)?;

@@ -30,6 +30,24 @@ async fn fails(fake: &mut Fake, gate: &mut Gate, check: impl Fn(&ErrorKind) -> b
 }
 
 #[tokio::test]
+async fn a_buffer_without_checksum_is_not_checked_but_counted() {
+    let (session, mut fake) = attach().await;
+    let (mut gate, open) = fake.gate(&session, one_channel()).await;
+    let mut feed = Feed::new(open.channels[0].stream);
+    let mut entry = feed.records(&fake, 0, &[b"x"]);
+    (entry.unchecked, entry.checksum) = (true, 0);
+    fake.deliver(&[entry]).await;
+    assert_eq!(records(&mut gate, 1).await, [&b"x"[..]]);
+    fake.end(feed.end(true)).await;
+    fails(
+        &mut fake,
+        &mut gate,
+        |kind| matches!(kind, ErrorKind::CountMismatch { what, .. } if what == "digest"),
+    )
+    .await;
+}
+
+#[tokio::test]
 async fn what_was_not_sent_so_is_an_error() {
     let (session, mut fake) = attach().await;
     let (mut gate, open) = fake.gate(&session, one_channel()).await;

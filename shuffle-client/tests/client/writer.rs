@@ -71,6 +71,23 @@ async fn records_leave_in_granted_buffers_and_finish_counts_them() {
 }
 
 #[tokio::test]
+async fn without_checksums_none_is_made() {
+    let (session, mut fake) = attach().await;
+    let (mut writer, id) = fake.writer(&session, spec(1).checksums(false)).await;
+    fake.grant(id, [4]).await;
+    writer.write_to(sub(0), b"one").await.unwrap();
+    let (report, slots) = tokio::join!(writer.finish(), async {
+        let slots = fake.take_slots(1).await;
+        accept_finish(&mut fake).await;
+        slots
+    });
+    assert_eq!((slots[0].unchecked, slots[0].checksum), (true, 0));
+    let mut totals = Totals::default();
+    totals.add_buffer(7, 0, 1, BufferKind::Data);
+    assert_eq!(report.unwrap().subpartitions, [totals]);
+}
+
+#[tokio::test]
 async fn records_of_every_length_span_buffers() {
     let (session, mut fake) = attach().await;
     let (mut writer, id) = fake.writer(&session, spec(1)).await;

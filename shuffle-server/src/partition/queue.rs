@@ -24,6 +24,7 @@ pub(crate) struct Buffered {
     pub(crate) kind: BufferKind,
     pub(crate) continues: bool,
     pub(crate) partial_start: bool,
+    pub(crate) unchecked: bool,
 }
 
 impl Buffered {
@@ -37,6 +38,7 @@ impl Buffered {
             kind: entry.kind,
             continues: entry.continues,
             partial_start: entry.partial_start,
+            unchecked: entry.unchecked,
         }
     }
 }

@@ -161,6 +161,7 @@ impl<B: Backing> Node<B> {
                         kind: buffer.kind,
                         continues: buffer.continues,
                         partial_start: buffer.partial_start,
+                        unchecked: buffer.unchecked,
                     };
                     out.push(Output::Slot { entry, slot });
                 }

@@ -75,6 +75,7 @@ fn entry(number: usize, slot: u32, offset: u32, length: u32) -> SlotEntry {
         kind: BufferKind::Data,
         continues: false,
         partial_start: false,
+        unchecked: false,
     }
 }
 

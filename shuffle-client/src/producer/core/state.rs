@@ -38,6 +38,7 @@ pub(crate) struct CoreConfig {
     pub(crate) capacity: usize,
     pub(crate) max_queued: u32,
     pub(crate) after_each_record: bool,
+    pub(crate) checksums: bool,
 }
 
 /// A buffer that leaves, with its descriptor.
@@ -309,7 +310,11 @@ impl<B: Space> Core<B> {
         let window = u64::from(self.config.max_queued);
         let sub = &mut self.subpartitions[to_index(index)];
         debug_assert!(sub.handed < sub.limit);
-        let checksum = crc32fast::hash(&buffer.bytes()[..used]);
+        let checksum = if self.config.checksums {
+            crc32fast::hash(&buffer.bytes()[..used])
+        } else {
+            0
+        };
         let length = u32::try_from(used).expect("invariant: a buffer is at most 16 MiB");
         sub.totals.add_buffer(length, checksum, records, shape.kind);
         let entry = SlotEntry {
@@ -323,6 +328,7 @@ impl<B: Space> Core<B> {
             kind: shape.kind,
             continues: shape.continues,
             partial_start: shape.partial_start,
+            unchecked: !self.config.checksums,
             ..SlotEntry::default()
         };
         let before = sub.queued(window);

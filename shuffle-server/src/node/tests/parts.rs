@@ -43,6 +43,7 @@ pub(super) fn filled(id: PartitionId, ordinal: u64, slot: u32) -> SlotEntry {
         kind: BufferKind::Data,
         continues: false,
         partial_start: false,
+        unchecked: false,
     }
 }
 

@@ -40,6 +40,7 @@ pub(super) fn config(subpartitions: u32, max_queued: u32) -> CoreConfig {
         capacity: CAPACITY,
         max_queued,
         after_each_record: false,
+        checksums: true,
     }
 }
 
