@@ -1,11 +1,11 @@
 //! The writing half of every connection, and what couples it to the reading half: nothing but [`MAX_UNSENT_BYTES`].
 //!
 //! ```text
-//!   signal -> poll the core -> outbox -> vectored write -> slots written -> core
+//!   signal -> poll the core -> outbox -> send strategy -> slots that the kernel is done with -> core
 //! ```
 
 use std::cell::RefCell;
-use std::io::{self, IoSlice};
+use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use shuffle_protocol::ShuffleError;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::control::{Error as ErrorMessage, Goodbye};
 use shuffle_protocol::error::ErrorKind;
-use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::Notify;
 
-use super::outbox::{MAX_SLICES, MAX_UNSENT_BYTES, Outbox, WRITE_BYTES};
+use super::outbox::{MAX_UNSENT_BYTES, Outbox, WRITE_BYTES};
+use super::send::{SendStrategy, Strategy};
 use super::tcp::connection_lost;
 use crate::node::Output;
 use crate::notify::Signal;
@@ -25,54 +25,6 @@ use crate::server::Service;
 
 /// How long the last words to a connection may take.
 const FAREWELL: Duration = Duration::from_secs(1);
-
-/// A stream socket.
-pub(crate) trait Wire {
-    /// Reads without waiting.
-    fn try_read(&self, space: &mut [u8]) -> io::Result<usize>;
-    /// Waits until a read may succeed.
-    async fn wait_readable(&self) -> io::Result<()>;
-    /// Writes without waiting.
-    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize>;
-    /// Waits until a write may succeed.
-    async fn wait_writable(&self) -> io::Result<()>;
-}
-
-impl Wire for UnixStream {
-    fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
-        Self::try_read(self, space)
-    }
-
-    async fn wait_readable(&self) -> io::Result<()> {
-        self.readable().await
-    }
-
-    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.try_write_vectored(slices)
-    }
-
-    async fn wait_writable(&self) -> io::Result<()> {
-        self.writable().await
-    }
-}
-
-impl Wire for TcpStream {
-    fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
-        Self::try_read(self, space)
-    }
-
-    async fn wait_readable(&self) -> io::Result<()> {
-        self.readable().await
-    }
-
-    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.try_write_vectored(slices)
-    }
-
-    async fn wait_writable(&self) -> io::Result<()> {
-        self.writable().await
-    }
-}
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -104,29 +56,36 @@ pub(crate) fn end_of_stream(at_boundary: bool) -> End {
 }
 
 /// The output of one connection.
-pub(crate) struct Flow {
+pub(crate) struct Flow<S> {
     service: Rc<Service>,
     signal: Rc<Signal>,
-    /// Payload goes inline: slots are leased until they are written.
+    /// Payload goes inline: slots are leased until they are sent.
     inline: bool,
     outbox: RefCell<Outbox>,
+    send: S,
     drained: Notify,
 }
 
-impl Flow {
-    pub(crate) fn new(service: &Rc<Service>, signal: Rc<Signal>, inline: bool) -> Self {
+impl<S: SendStrategy> Flow<S> {
+    pub(crate) fn new(service: &Rc<Service>, signal: Rc<Signal>, inline: bool, send: S) -> Self {
         Self {
             service: Rc::clone(service),
             signal,
             inline,
             outbox: RefCell::default(),
+            send,
             drained: Notify::new(),
         }
     }
 
+    /// Which way its bytes go.
+    pub(crate) fn strategy(&self) -> Strategy {
+        self.send.strategy()
+    }
+
     /// Writes until the connection breaks or the core wants it closed. `poll` asks the core for at most so many bytes of payload
     /// and says whether there is more.
-    pub(crate) async fn run(&self, wire: &impl Wire, mut poll: impl FnMut(u64, &mut Vec<Output>) -> bool) -> End {
+    pub(crate) async fn run(&self, mut poll: impl FnMut(u64, &mut Vec<Output>) -> bool) -> End {
         let mut outputs = Vec::new();
         loop {
             if let Some(reason) = self.signal.close_reason() {
@@ -136,13 +95,13 @@ impl Flow {
                 Ok(more) => more,
                 Err(error) => return End::Refused(error),
             };
-            if self.outbox.borrow().is_empty() {
+            if self.is_idle() {
                 if !more {
                     self.signal.wait().await;
                 }
                 continue;
             }
-            match self.write(wire) {
+            match self.send() {
                 Ok(()) => {
                     if more {
                         // Reading and the other connections get their turn.
@@ -152,7 +111,7 @@ impl Flow {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     let full = self.outbox.borrow().unsent_heads() >= MAX_UNSENT_BYTES;
                     tokio::select! {
-                        ready = wire.wait_writable() => if let Err(error) = ready { return error.into() },
+                        ready = self.send.ready() => if let Err(error) = ready { return error.into() },
                         () = self.signal.wait(), if !full => {}
                     }
                 }
@@ -171,7 +130,6 @@ impl Flow {
     /// The last words: what is still to be said, then why; given up after a second. False: they did not get through.
     pub(crate) async fn say_goodbye(
         &self,
-        wire: &impl Wire,
         reason: &ShuffleError,
         mut poll: impl FnMut(u64, &mut Vec<Output>) -> bool,
     ) -> bool {
@@ -179,7 +137,7 @@ impl Flow {
         let farewell = async {
             loop {
                 let more = self.fill(&mut outputs, &mut poll).unwrap_or(false);
-                if !self.flush(wire).await {
+                if !self.flush().await {
                     return false;
                 }
                 if !more {
@@ -193,23 +151,40 @@ impl Flow {
                 .outbox
                 .borrow_mut()
                 .push(Output::Control(Box::new(Message::Goodbye(goodbye))));
-            pushed.is_ok() && self.flush(wire).await
+            pushed.is_ok() && self.flush().await
         };
         tokio::time::timeout(FAREWELL, farewell).await.unwrap_or(false)
     }
 
-    /// The connection is gone: leases end, and the core learns that nobody reads these slots any more.
-    pub(crate) fn abandon(&self) {
-        let slots = self.outbox.borrow_mut().abandon();
-        self.written(&slots);
+    /// A pong came whose ping may have been the strategy's: the other side has read everything before it.
+    ///
+    /// # Errors
+    /// No such ping was sent.
+    pub(crate) fn handle_pong(&self, nonce: u64) -> Result<(), ShuffleError> {
+        let mut done = Vec::new();
+        let known = self.send.handle_pong(nonce, &mut done);
+        self.sent(&done);
+        known
     }
 
-    async fn flush(&self, wire: &impl Wire) -> bool {
-        while !self.outbox.borrow().is_empty() {
-            match self.write(wire) {
+    /// The connection is over: resolves once the kernel reads none of its slots any more, and the core knows that.
+    pub(crate) async fn finish(self) {
+        let Self {
+            service, outbox, send, ..
+        } = self;
+        let mut done = Vec::new();
+        // First: the strategy closes the socket before anything is given back.
+        send.finish(&mut done).await;
+        done.extend(outbox.into_inner().abandon());
+        report_sent(&service, &done);
+    }
+
+    async fn flush(&self) -> bool {
+        while !self.is_idle() {
+            match self.send() {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    if wire.wait_writable().await.is_err() {
+                    if self.send.ready().await.is_err() {
                         return false;
                     }
                 }
@@ -217,6 +192,10 @@ impl Flow {
             }
         }
         true
+    }
+
+    fn is_idle(&self) -> bool {
+        self.outbox.borrow().is_empty() && self.send.is_idle()
     }
 
     fn fill(
@@ -250,35 +229,35 @@ impl Flow {
             }
         }
         outbox.finish_run();
-        self.written(&lost);
+        self.sent(&lost);
         failure.map_or(Ok(more), Err)
     }
 
-    fn write(&self, wire: &impl Wire) -> io::Result<()> {
+    fn send(&self) -> io::Result<()> {
         let mut done = Vec::new();
-        {
+        let sent = {
             let mut outbox = self.outbox.borrow_mut();
-            let written = {
-                let mut slices = [IoSlice::new(&[]); MAX_SLICES];
-                let filled = outbox.gather(&mut slices);
-                wire.try_write(&slices[..filled])?
-            };
-            outbox.advance(written, &mut done);
+            let sent = self.send.try_send(&mut outbox, &mut done);
             if outbox.unsent_heads() < MAX_UNSENT_BYTES {
                 self.drained.notify_one();
             }
-        }
-        self.written(&done);
-        Ok(())
+            sent
+        };
+        self.sent(&done);
+        sent
     }
 
-    fn written(&self, slots: &[SlotRef]) {
-        if !slots.is_empty() {
-            self.service.with(|node, now| {
-                for slot in slots {
-                    node.handle_written(now, *slot);
-                }
-            });
-        }
+    fn sent(&self, slots: &[SlotRef]) {
+        report_sent(&self.service, slots);
+    }
+}
+
+fn report_sent(service: &Service, slots: &[SlotRef]) {
+    if !slots.is_empty() {
+        service.with(|node, now| {
+            for slot in slots {
+                node.handle_written(now, *slot);
+            }
+        });
     }
 }

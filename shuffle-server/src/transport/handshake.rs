@@ -27,8 +27,8 @@ use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::time::timeout;
 
-use super::flow::Wire;
 use super::tcp::connection_lost;
+use super::wire::Wire;
 use crate::node::{Dial, SessionInfo};
 use crate::server::Service;
 

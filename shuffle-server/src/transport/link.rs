@@ -15,6 +15,7 @@ use tracing::info;
 
 use super::flow::{End, Flow, end_of_stream};
 use super::local::asks_status;
+use super::send::{CopySend, SendStrategy};
 use super::tcp::{Inbound, Incoming, Into, reset_on_close};
 use crate::node::{Landing, LinkId, Output, SessionId};
 use crate::notify::Signal;
@@ -34,12 +35,14 @@ pub(crate) enum Remote {
 
 /// Carries a connection that has passed its handshake to its end.
 pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStream, signal: Rc<Signal>) {
-    let flow = Flow::new(&service, Rc::clone(&signal), true);
+    let stream = Rc::new(stream);
+    let flow = Flow::new(&service, Rc::clone(&signal), true, CopySend::new(Rc::clone(&stream)));
+    info!("{} is sent to by {}", remote.name(), flow.strategy());
     let mut inbound = Inbound::new(Rc::clone(&signal));
     let mut poll = |budget: u64, outputs: &mut Vec<Output>| remote.poll(&service, budget, outputs);
     let end = tokio::select! {
         end = read(&service, &remote, &stream, &flow, &signal, &mut inbound) => end,
-        end = flow.run(&stream, &mut poll) => end,
+        end = flow.run(&mut poll) => end,
     };
     // The lease on the buffer that was arriving ends before the core gives the buffer to somebody else.
     signal.arriving().take();
@@ -50,22 +53,24 @@ pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStrea
             error
         }
         End::Refused(error) => {
-            if !flow.say_goodbye(&stream, &error, &mut poll).await {
+            if !flow.say_goodbye(&error, &mut poll).await {
                 reset_on_close(&stream);
             }
             error
         }
     };
     info!("{} is gone: {reason}", remote.name());
-    flow.abandon();
+    // A reset, where there is one, comes before the buffers are given back.
+    drop(stream);
     remote.close(&service, reason);
+    flow.finish().await;
 }
 
 async fn read(
     service: &Service,
     remote: &Remote,
     stream: &TcpStream,
-    flow: &Flow,
+    flow: &Flow<impl SendStrategy>,
     signal: &Signal,
     inbound: &mut Inbound,
 ) -> End {
@@ -74,7 +79,7 @@ async fn read(
         if let Some(reason) = signal.close_reason() {
             return End::Refused(reason);
         }
-        if let Err(end) = take_in(service, remote, signal, inbound) {
+        if let Err(end) = take_in(service, remote, flow, signal, inbound) {
             return end;
         }
         flow.may_read().await;
@@ -97,7 +102,13 @@ async fn read(
 }
 
 /// Gives the core everything that has arrived completely.
-fn take_in(service: &Service, remote: &Remote, signal: &Signal, inbound: &mut Inbound) -> Result<(), End> {
+fn take_in(
+    service: &Service,
+    remote: &Remote,
+    flow: &Flow<impl SendStrategy>,
+    signal: &Signal,
+    inbound: &mut Inbound,
+) -> Result<(), End> {
     while let Some(incoming) = inbound.next().map_err(|error| End::Refused(error.into()))? {
         match incoming {
             Incoming::Frame(Frame::Control(message)) if matches!(*message, Message::Goodbye(_)) => {
@@ -106,6 +117,9 @@ fn take_in(service: &Service, remote: &Remote, signal: &Signal, inbound: &mut In
             Incoming::Frame(frame) => {
                 if asks_status(&frame) {
                     service.refresh_gauges();
+                }
+                if let Frame::Pong(nonce) = frame {
+                    flow.handle_pong(nonce).map_err(End::Refused)?;
                 }
                 remote.handle_frame(service, frame).map_err(End::Refused)?;
             }

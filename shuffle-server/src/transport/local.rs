@@ -21,6 +21,7 @@ use super::accept::HalfOpen;
 use super::credentials::{Process, identify};
 use super::flow::{End, Flow, end_of_stream};
 use super::handshake::{self, Refusal};
+use super::send::{CopySend, SendStrategy};
 use crate::node::SessionId;
 use crate::notify::Signal;
 use crate::server::{Service, spawn};
@@ -39,8 +40,8 @@ pub(crate) async fn serve_unix(service: Rc<Service>, stream: UnixStream, half_op
                 "executor {:?} of job {} attached (process {})",
                 session.name, session.job.0, process.pid
             );
-            let flow = Flow::new(&service, signal, false);
-            session.run(&stream, &flow, process).await;
+            let flow = Flow::new(&service, signal, false, CopySend::new(&stream));
+            session.run(&stream, flow, process).await;
         }
         Err(refusal) => {
             service.count_refused();
@@ -91,13 +92,13 @@ async fn greet(service: &Rc<Service>, stream: &UnixStream) -> Result<(Session, R
 }
 
 impl Session {
-    async fn run(self, stream: &UnixStream, flow: &Flow, process: Process) {
+    async fn run(self, stream: &UnixStream, flow: Flow<impl SendStrategy>, process: Process) {
         let poll =
             |_: u64, outputs: &mut Vec<_>| self.service.with(|core, now| core.poll_session(now, self.id, outputs));
         let mut deframer = Deframer::new();
         let end = tokio::select! {
-            end = self.read(stream, flow, &mut deframer) => Ok(end),
-            end = flow.run(stream, poll) => match end {
+            end = self.read(stream, &flow, &mut deframer) => Ok(end),
+            end = flow.run(poll) => match end {
                 // It no longer listens, which it may have said in a goodbye.
                 End::Broken(error) => Err(error),
                 end => Ok(end),
@@ -107,7 +108,7 @@ impl Session {
         let end = match end {
             Ok(end) => end,
             // What the process said before still counts.
-            Err(error) => tokio::time::timeout(DEATH_RATTLE, self.read(stream, flow, &mut deframer))
+            Err(error) => tokio::time::timeout(DEATH_RATTLE, self.read(stream, &flow, &mut deframer))
                 .await
                 .unwrap_or(End::Broken(error)),
         };
@@ -116,10 +117,10 @@ impl Session {
             End::Broken(error) => info!("executor {:?} of job {} is gone: {error}", self.name, self.job.0),
             End::Refused(error) => {
                 info!("executor {:?} of job {} is sent away: {error}", self.name, self.job.0);
-                flow.say_goodbye(stream, error, poll).await;
+                flow.say_goodbye(error, poll).await;
             }
         }
-        flow.abandon();
+        flow.finish().await;
         let left = self.left.get();
         if !left && !matches!(end, End::Refused(_)) {
             let _ = tokio::time::timeout(DEATH_RATTLE, process.exited()).await;
@@ -137,7 +138,7 @@ impl Session {
         }
     }
 
-    async fn read(&self, stream: &UnixStream, flow: &Flow, deframer: &mut Deframer) -> End {
+    async fn read(&self, stream: &UnixStream, flow: &Flow<impl SendStrategy>, deframer: &mut Deframer) -> End {
         let mut frames = Vec::new();
         loop {
             flow.may_read().await;

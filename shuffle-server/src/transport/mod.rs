@@ -4,7 +4,7 @@
 //!                      accept ── handshake ──┐
 //!  Unix socket: socket, credentials          ├─ local   descriptors only, payload in shared memory
 //!  TCP:         port, dial                   └─ link    payload inline, straight between socket and arena (tcp)
-//!                                               both write through flow ── outbox
+//!                                               both write through flow ── outbox ── send
 //! ```
 
 mod accept;
@@ -17,10 +17,12 @@ mod link;
 mod local;
 mod outbox;
 mod port;
+mod send;
 mod socket;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 pub(crate) use accept::accept_all;
 pub(crate) use dial::dial_all;

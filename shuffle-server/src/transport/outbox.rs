@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use buffer_pool::{Shared, SlotRef};
-use bytes::{Buf as _, BytesMut};
+use bytes::{Buf as _, Bytes, BytesMut};
 use shuffle_protocol::frame::{self, EndEntry, FrameError, FrameKind, GrantEntry, NumberEntry, SlotEntry};
 
 use crate::node::Output;
@@ -31,6 +31,24 @@ enum Segment {
     Payload {
         lease: Shared,
         written: usize,
+        slot: SlotRef,
+    },
+}
+
+/// A part of what is to be sent, taken off the outbox: whoever has taken it answers for its slot.
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "for strategies that send from another thread")
+)]
+#[derive(Debug)]
+pub(crate) enum Piece {
+    /// Everything that is not payload.
+    Head(Bytes),
+    /// Payload that is still to be sent, in memory that stays as it is while the lease lives.
+    Payload {
+        /// The unsent bytes.
+        lease: Shared,
+        /// Whose they are; due in `done` once the kernel can read them no more.
         slot: SlotRef,
     },
 }
@@ -178,6 +196,32 @@ impl Outbox {
             self.segments.pop_front();
         }
         assert_eq!(count, 0, "invariant: no more is written than was gathered");
+    }
+
+    /// Takes the next pieces off, at most so many, until at least `bytes` bytes are taken or nothing is left.
+    #[cfg_attr(
+        not(test),
+        expect(dead_code, reason = "for strategies that send from another thread")
+    )]
+    pub(crate) fn take(&mut self, bytes: usize, pieces: usize) -> Vec<Piece> {
+        let (mut taken, mut count) = (Vec::new(), 0);
+        while count < bytes && taken.len() < pieces {
+            let Some(segment) = self.segments.pop_front() else {
+                break;
+            };
+            let (piece, length) = match segment {
+                Segment::Head(length) => (Piece::Head(self.heads.split_to(length).freeze()), length),
+                Segment::Payload { lease, written, slot } => {
+                    let length = lease.as_ref().len() - written;
+                    self.payload -= length;
+                    let lease = lease.slice(written..);
+                    (Piece::Payload { lease, slot }, length)
+                }
+            };
+            taken.push(piece);
+            count += length;
+        }
+        taken
     }
 
     /// The connection is gone: every slot that was waiting to be written.

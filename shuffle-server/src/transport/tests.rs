@@ -11,7 +11,7 @@ use shuffle_protocol::partition::BufferKind;
 use shuffle_protocol::{Sequence, StreamId, SubpartitionIndex};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::outbox::{MAX_SLICES, Outbox};
+use super::outbox::{MAX_SLICES, Outbox, Piece};
 use super::tcp::{Inbound, Incoming, Into};
 use crate::node::Output;
 use crate::notify::Signal;
@@ -87,8 +87,8 @@ fn ack(number: u64) -> NumberEntry {
     }
 }
 
-/// Everything as bytes, written `step` bytes at a time.
-fn written(items: &[Item], arena: &MappedArena, mut step: usize) -> Vec<u8> {
+/// An outbox with these items in it.
+fn outbox(items: &[Item], arena: &MappedArena) -> Outbox {
     let mut outbox = Outbox::default();
     for (number, item) in items.iter().enumerate() {
         match *item {
@@ -111,6 +111,12 @@ fn written(items: &[Item], arena: &MappedArena, mut step: usize) -> Vec<u8> {
         }
     }
     outbox.finish_run();
+    outbox
+}
+
+/// Everything as bytes: some are written, `step` at a time, then as many are taken off, and so on.
+fn written(items: &[Item], arena: &MappedArena, mut step: usize) -> Vec<u8> {
+    let mut outbox = outbox(items, arena);
     let (mut bytes, mut done) = (Vec::new(), Vec::new());
     while !outbox.is_empty() {
         let count = {
@@ -126,6 +132,15 @@ fn written(items: &[Item], arena: &MappedArena, mut step: usize) -> Vec<u8> {
         };
         outbox.advance(count, &mut done);
         step = step % 977 + 1;
+        for piece in outbox.take(step, 2) {
+            match piece {
+                Piece::Head(head) => bytes.extend_from_slice(&head),
+                Piece::Payload { lease, slot } => {
+                    bytes.extend_from_slice(&lease);
+                    done.push(slot);
+                }
+            }
+        }
     }
     let sent: Vec<u32> = done.iter().map(|slot| slot.slot).collect();
     let expected: Vec<u32> = items
