@@ -5,12 +5,14 @@ use std::time::Duration;
 use integration::binaries;
 use integration::cluster::Cluster;
 use integration::flow::Edge;
+use integration::node::{Books, NodeOptions};
 use integration::script::{Command, Happened, Then};
 use integration::stamp::{Lengths, Source};
 use integration::wait::within;
-use shuffle_client::{Gate, Writer};
+use rustix::process::Signal;
+use shuffle_client::{Gate, GateSpec, PartitionSpec, Writer};
 use shuffle_protocol::error::ErrorKind;
-use shuffle_protocol::{ShuffleError, SubpartitionIndex};
+use shuffle_protocol::{PartitionId, ShuffleError, SubpartitionIndex, SubpartitionRange};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOURCE: Source = Source {
@@ -157,4 +159,77 @@ async fn a_request_that_names_a_newer_attempt_fences_the_older() {
     assert_eq!(consumed.expect("only the newer attempt"), produced);
     drop((writer, producer, consumer));
     cluster.shut_down().await;
+}
+
+/// F24, F72: an executor that gave its silent server up still looks at its buffers, so nobody else gets them.
+#[tokio::test]
+async fn who_gives_a_silent_server_up_keeps_what_it_looks_at() {
+    const RECORD: usize = 20 << 10;
+    let options = NodeOptions::new()
+        .flag("buffers", "32")
+        .flag("keepalive", "300ms")
+        .flag("dead-peer-timeout", "1s");
+    let cluster = Cluster::start(binaries!(), [options]).await;
+    let early = cluster.attach(0, 7).await;
+    let partition = SOURCE.partition_id();
+    let mut writer = early
+        .create_partition(PartitionSpec::new(partition, 1))
+        .await
+        .expect("created");
+    let gate_over = |partition| GateSpec::new().channel(None, partition, SubpartitionRange { first: 0, count: 1 });
+    let mut gate = early.open_gate(gate_over(partition)).await.expect("opened");
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        writer
+            .write_to(SubpartitionIndex::new(0), &[0x11; RECORD])
+            .await
+            .expect("written");
+        writer.flush().await.expect("flushed");
+        let record = within(LIMIT, "a record", gate.next_record()).await.expect("alive");
+        held.push(record.expect("not the end").bytes);
+    }
+    let reserved = writer.reserve(SubpartitionIndex::new(0)).await.expect("reserved");
+
+    let server = cluster.node(0).process();
+    server.signal(Signal::STOP);
+    let given_up = within(LIMIT, "the server is given up", gate.next_record()).await;
+    server.signal(Signal::CONT);
+    let error = given_up.expect_err("it is silent");
+    assert!(matches!(error.kind(), ErrorKind::PeerLost { .. }), "{error}");
+
+    let late = cluster.attach(0, 7).await;
+    let partition = PartitionId { index: 1, ..partition };
+    let mut writer = late
+        .create_partition(PartitionSpec::new(partition, 1))
+        .await
+        .expect("created");
+    let mut gate = late.open_gate(gate_over(partition)).await.expect("opened");
+    let write = async {
+        for _ in 0..200 {
+            writer.write_to(SubpartitionIndex::new(0), &[0x22; RECORD]).await?;
+        }
+        writer.finish().await
+    };
+    let read = async {
+        let mut records = 0;
+        while let Some(record) = gate.next_record().await? {
+            assert!(record.bytes.iter().all(|byte| *byte == 0x22));
+            records += 1;
+        }
+        Ok::<_, ShuffleError>(records)
+    };
+    let (written, records) = within(LIMIT, "the exchange", async { tokio::join!(write, read) }).await;
+    written.expect("written");
+    assert_eq!(records.expect("read"), 200);
+
+    for record in &held {
+        assert!(
+            record.iter().all(|byte| *byte == 0x11),
+            "a view that came out stays valid"
+        );
+    }
+    let books = Books::of(&late.status().await.expect("alive"));
+    let kept = books.get("quarantined");
+    assert!(kept >= 5, "4 views and a reserved buffer, not {kept}");
+    drop(reserved);
 }

@@ -5,7 +5,10 @@ mod samples;
 
 use bytes::BytesMut;
 use model::deframer::events;
-use shuffle_protocol::frame::{Deframer, EntryError, FrameError, FrameKind, HEADER_BYTES, SlotEntry, encode_data_head};
+use shuffle_protocol::control::{self, control::Message};
+use shuffle_protocol::frame::{
+    Deframer, EntryError, FrameError, FrameKind, HEADER_BYTES, SlotEntry, encode_control, encode_data_head,
+};
 use shuffle_protocol::limits::{MAX_BATCH_ENTRIES, MAX_CONTROL_BYTES, MAX_HANDSHAKE_BYTES, MAX_SLICES};
 
 fn decode_error(wire: &[u8]) -> Option<FrameError> {
@@ -230,18 +233,31 @@ fn control_messages_are_bounded_before_they_are_decoded() {
         decode_error(&model::deframer::frame(FrameKind::Control, 0, &body))
     };
     let channels = |n: usize| [0x2a, 0].repeat(n);
-    assert_eq!(message(14, &channels(65_536)), None);
-    assert!(matches!(message(14, &channels(65_537)), Some(FrameError::Control(_))));
+    assert_eq!(message(13, &channels(65_536)), None);
+    assert!(matches!(message(13, &channels(65_537)), Some(FrameError::Control(_))));
     // The nodes of a group, empty, in a message that may be long for another reason.
     let mut group = vec![0x32];
     varint(600 << 10, &mut group);
     group.extend([0x1a, 0].repeat(300 << 10));
-    assert!(matches!(message(14, &group), Some(FrameError::ControlTooLarge { .. })));
+    assert!(matches!(message(13, &group), Some(FrameError::ControlTooLarge { .. })));
     // The same in a message that is never long.
     assert!(matches!(
-        message(13, &[0x1a, 0].repeat(300 << 10)),
+        message(12, &[0x1a, 0].repeat(300 << 10)),
         Some(FrameError::ControlTooLarge { .. })
     ));
+    // As it is really encoded.
+    let channel = control::ChannelRequest {
+        stream: u32::MAX,
+        node: "node-17.rack-4.example.com:7337".to_owned(),
+        ..control::ChannelRequest::default()
+    };
+    let gate = control::OpenGate {
+        channels: vec![channel; 65_536],
+        ..control::OpenGate::default()
+    };
+    let mut wire = BytesMut::new();
+    encode_control(&Message::OpenGate(gate), &mut wire).expect("a gate may have so many channels");
+    assert_eq!(decode_error(&wire), None);
     assert_eq!(message(99, &[]), Some(FrameError::UnknownMessage));
     let empty = decode_error(&model::deframer::frame(FrameKind::Control, 0, &[]));
     assert!(matches!(empty, Some(FrameError::Control(_))));

@@ -27,7 +27,7 @@ const fn long(message: u64) -> Option<Long> {
             list: 3,
             elements: MAX_SUBPARTITIONS,
         }),
-        14 => Some(Long {
+        13 => Some(Long {
             list: 5,
             elements: MAX_CHANNELS_PER_GATE,
         }),

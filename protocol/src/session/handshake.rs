@@ -82,6 +82,8 @@ pub struct Accepted {
     pub max_record_bytes: u64,
     /// How long the server lets a request wait.
     pub request_timeout: Duration,
+    /// Buffers that may wait in one subpartition of a writer that asks for nothing else.
+    pub max_queued: u32,
 }
 
 impl control::Hello {
@@ -196,6 +198,7 @@ impl control::Welcome {
             arena_buffers: self.arena_buffers,
             max_record_bytes: self.max_record_bytes,
             request_timeout: Duration::from_millis(self.request_timeout_ms.into()),
+            max_queued: self.max_queued_per_subpartition.max(1),
         })
     }
 }

@@ -9,13 +9,13 @@
 
 use std::io;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use bytes::{BufMut, BytesMut};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::frame::{DataHead, Deframer, Event, FrameKind};
 use shuffle_protocol::session::{Keepalive, KeepaliveAction};
-use tokio::io::Interest;
 
 use super::dispatch::{Asked, Dispatch};
 use super::handshake::Established;
@@ -101,9 +101,9 @@ impl Driver {
             }
             let read = self.read()?;
             self.keep_alive()?;
-            if wrote || read {
+            if read || wrote && self.shared().outbox.has_some() {
                 // The tasks that were woken run now, and what they have to say goes out together.
-                tokio::task::yield_now().await;
+                let_others_run().await;
             } else {
                 self.wait().await?;
             }
@@ -111,13 +111,9 @@ impl Driver {
     }
 
     async fn wait(&self) -> Result<()> {
-        let interest = if self.queue.is_empty() {
-            Interest::READABLE
-        } else {
-            Interest::READABLE | Interest::WRITABLE
-        };
+        let writing = !self.queue.is_empty();
         tokio::select! {
-            ready = self.socket.ready(interest) => ready.map_err(|error| self.lost(&error.to_string())),
+            ready = self.socket.ready(writing) => ready.map_err(|error| self.lost(&error.to_string())),
             () = self.shared().outbox.ready() => Ok(()),
             () = tokio::time::sleep_until(self.keepalive.poll_timeout().into()) => Ok(()),
         }
@@ -280,6 +276,19 @@ impl Drop for Driver {
         self.shared().end(reason);
         self.shared().done.cancel();
     }
+}
+
+/// Every task that is ready runs before this one goes on. Unlike `yield_now` it does not ask the kernel for events in between.
+async fn let_others_run() {
+    let mut waited = false;
+    std::future::poll_fn(|context| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 fn is_transient(error: &io::Error) -> bool {

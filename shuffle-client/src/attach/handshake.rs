@@ -11,7 +11,6 @@ use shuffle_protocol::error::{ErrorKind, Initiator, Result, ShuffleError};
 use shuffle_protocol::frame::{Deframer, Event, Frame, encode_control};
 use shuffle_protocol::limits::{VERSION_MAX, VERSION_MIN};
 use shuffle_protocol::session::{Accepted, Features, Keepalive};
-use tokio::io::Interest;
 
 use super::memory::Memory;
 use super::options::{AttachOptions, Endpoint};
@@ -79,6 +78,7 @@ async fn shake_hands(options: &AttachOptions) -> Result<Established> {
         buffer_bytes: welcome.buffer_bytes,
         max_record_bytes: welcome.max_record_bytes.min(u32::MAX.into()),
         request_timeout: welcome.request_timeout.max(Duration::from_millis(1)),
+        max_queued: welcome.max_queued,
     };
     Ok(Established {
         socket,
@@ -106,13 +106,12 @@ async fn say_hello(socket: &Socket, options: &AttachOptions) -> Result<()> {
         .map_err(|error| ShuffleError::new(ErrorKind::InvalidRequest, format!("the hello cannot be sent: {error}")))?;
     let mut rest = &frame[..];
     while !rest.is_empty() {
-        socket
-            .ready(Interest::WRITABLE)
-            .await
-            .map_err(|error| lost(&error.to_string()))?;
         match socket.try_write(&[std::io::IoSlice::new(rest)]) {
             Ok(n) => rest = &rest[n..],
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                let ready = socket.ready(true).await;
+                ready.map_err(|error| lost(&error.to_string()))?;
+            }
             // A server that refuses at once may have said why before it closed.
             Err(_) => break,
         }

@@ -149,6 +149,10 @@ impl Outbox {
         }
     }
 
+    pub(crate) fn has_some(&self) -> bool {
+        !self.lock().batches.is_empty()
+    }
+
     /// Returns once there is something to take, or was.
     pub(crate) async fn ready(&self) {
         self.wake.notified().await;

@@ -28,6 +28,8 @@ pub(crate) struct Facts {
     pub(crate) buffer_bytes: u32,
     pub(crate) max_record_bytes: u64,
     pub(crate) request_timeout: Duration,
+    /// Buffers that may wait in a subpartition of a partition that says nothing else.
+    pub(crate) max_queued: u32,
 }
 
 /// Where arrivals of one channel go.

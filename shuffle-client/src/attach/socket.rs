@@ -1,19 +1,23 @@
 //! The connection to the server, over either kind of socket.
 
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use tokio::io::Interest;
-use tokio::net::{TcpStream, UnixStream};
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpStream;
 
 use super::options::Endpoint;
 
 #[derive(Debug)]
 pub(crate) enum Socket {
-    Unix(UnixStream),
+    /// Registered for reading only: the kernel tells whoever is registered for writing each time the other side has read,
+    /// which would wake this process once for every message that it sends.
+    Unix(AsyncFd<UnixStream>),
     Tcp(TcpStream),
 }
 
@@ -23,10 +27,14 @@ const MAX_DESCRIPTORS: usize = 2;
 impl Socket {
     pub(crate) async fn connect(endpoint: &Endpoint) -> Result<Self> {
         match endpoint {
-            Endpoint::Unix(path) => match UnixStream::connect(path).await {
-                Ok(stream) => Ok(Self::Unix(stream)),
-                Err(error) => Err(unreachable(&path.display().to_string(), &error)),
-            },
+            Endpoint::Unix(path) => {
+                let connected = tokio::net::UnixStream::connect(path).await;
+                connected
+                    .and_then(tokio::net::UnixStream::into_std)
+                    .and_then(|stream| watch(stream, Interest::READABLE))
+                    .map(Self::Unix)
+                    .map_err(|error| unreachable(&path.display().to_string(), &error))
+            }
             Endpoint::Tcp(address) => {
                 let stream = TcpStream::connect(address)
                     .await
@@ -38,23 +46,33 @@ impl Socket {
         }
     }
 
-    pub(crate) async fn ready(&self, interest: Interest) -> io::Result<()> {
+    /// Resolves when a read may succeed, or, if `writing`, a write.
+    pub(crate) async fn ready(&self, writing: bool) -> io::Result<()> {
         match self {
-            Self::Unix(stream) => stream.ready(interest).await.map(|_| ()),
-            Self::Tcp(stream) => stream.ready(interest).await.map(|_| ()),
+            Self::Unix(stream) if writing => {
+                // A socket that takes no more is rare: only then it is worth a second registration.
+                let room = watch(stream.get_ref().try_clone()?, Interest::WRITABLE)?;
+                tokio::select! {
+                    ready = stream.readable() => ready.map(|_| ()),
+                    ready = room.writable() => ready.map(|_| ()),
+                }
+            }
+            Self::Unix(stream) => stream.readable().await.map(|_| ()),
+            Self::Tcp(stream) if writing => stream.ready(Interest::READABLE | Interest::WRITABLE).await.map(|_| ()),
+            Self::Tcp(stream) => stream.readable().await,
         }
     }
 
     pub(crate) fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
         match self {
-            Self::Unix(stream) => stream.try_read(buffer),
+            Self::Unix(stream) => try_read_all(stream, buffer),
             Self::Tcp(stream) => stream.try_read(buffer),
         }
     }
 
     pub(crate) fn try_write(&self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         match self {
-            Self::Unix(stream) => stream.try_write_vectored(pieces),
+            Self::Unix(stream) => stream.get_ref().write_vectored(pieces),
             Self::Tcp(stream) => stream.try_write_vectored(pieces),
         }
     }
@@ -68,12 +86,34 @@ impl Socket {
         match self {
             Self::Unix(stream) => {
                 stream
-                    .async_io(Interest::READABLE, || receive(stream, buffer, descriptors))
+                    .async_io(Interest::READABLE, |stream| receive(stream, buffer, descriptors))
                     .await
             }
             Self::Tcp(stream) => stream.async_io(Interest::READABLE, || stream.try_read(buffer)).await,
         }
     }
+}
+
+#[expect(
+    deprecated,
+    reason = "its successor is unsafe for the sake of types that change their descriptor; a UnixStream keeps its own"
+)]
+fn watch(stream: UnixStream, interest: Interest) -> io::Result<AsyncFd<UnixStream>> {
+    AsyncFd::with_interest(stream, interest)
+}
+
+/// A read that does not fill the buffer has taken all there is: the next one waits without another system call.
+fn try_read_all(stream: &AsyncFd<UnixStream>, buffer: &mut [u8]) -> io::Result<usize> {
+    let mut all = None;
+    let read = stream.try_io(Interest::READABLE, |mut stream| {
+        let read = stream.read(buffer)?;
+        if read == 0 || read == buffer.len() {
+            return Ok(read);
+        }
+        all = Some(read);
+        Err(io::ErrorKind::WouldBlock.into())
+    });
+    all.map_or(read, Ok)
 }
 
 fn receive(stream: &UnixStream, buffer: &mut [u8], descriptors: &mut Vec<OwnedFd>) -> io::Result<usize> {

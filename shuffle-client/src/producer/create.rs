@@ -80,7 +80,8 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
         writer: id,
         subpartitions: spec.subpartitions,
         capacity: usize::try_from(facts.buffer_bytes).expect("invariant: Linux has at least 32 bits"),
-        max_queued: spec.max_queued,
+        max_queued: spec.max_queued.unwrap_or(facts.max_queued),
+        max_record: usize::try_from(facts.max_record_bytes).unwrap_or(usize::MAX),
         after_each_record: spec.flush_interval == FlushInterval::AfterEachRecord,
         checksums: spec.checksums,
     };

@@ -26,9 +26,6 @@ impl Default for FlushInterval {
     }
 }
 
-/// Buffers that may wait in one subpartition unless the specification says otherwise.
-pub(crate) const DEFAULT_MAX_QUEUED: u32 = 10;
-
 /// What a result partition is created with. Everything but its identity and its number of subpartitions has a
 /// default.
 #[derive(Debug)]
@@ -43,7 +40,7 @@ pub struct PartitionSpec {
     pub(crate) flush_interval: FlushInterval,
     pub(crate) selector: Selector,
     pub(crate) determinate: bool,
-    pub(crate) max_queued: u32,
+    pub(crate) max_queued: Option<u32>,
     pub(crate) checksums: bool,
     pub(crate) timeout: Option<Duration>,
 }
@@ -63,7 +60,7 @@ impl PartitionSpec {
             flush_interval: FlushInterval::default(),
             selector: Selector::default(),
             determinate: true,
-            max_queued: DEFAULT_MAX_QUEUED,
+            max_queued: None,
             checksums: true,
             timeout: None,
         }
@@ -122,10 +119,11 @@ impl PartitionSpec {
         self
     }
 
-    /// Buffers that may wait in one subpartition before it is blocked (default 10, at least 1).
+    /// Buffers that may wait in one subpartition before it is blocked (at least 1; default: what the server's configuration
+    /// says, which is 10 unless changed).
     #[must_use]
     pub fn max_queued(mut self, buffers: u32) -> Self {
-        self.max_queued = buffers.max(1);
+        self.max_queued = Some(buffers.max(1));
         self
     }
 
@@ -154,7 +152,7 @@ impl PartitionSpec {
             min_buffers: self.min_buffers,
             max_buffers: self.max_buffers.unwrap_or(0),
             weight: self.weight,
-            max_queued_per_subpartition: self.max_queued,
+            max_queued_per_subpartition: self.max_queued.unwrap_or(0),
             determinate,
             group: self.group.as_ref().map(Into::into),
             timeout_ms: crate::attach::millis(self.timeout),

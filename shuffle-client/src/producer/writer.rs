@@ -49,8 +49,8 @@ impl FinishReport {
 /// it ends with an error when the partition fails. The first failure is kept: every later call returns it.
 ///
 /// **Dropping a future.** Every call may be dropped at any await. What it had not done is not done, with one
-/// exception: a record or event that is longer than a buffer may then be in the stream in part, and every later
-/// call but [`abort`](Self::abort) says so.
+/// exception: a record or event that is longer than a buffer may then be in the stream in part, or an event for all
+/// subpartitions in some of them, and every later call but [`abort`](Self::abort) says so.
 ///
 /// **Dropping the writer** aborts the partition as cancelled; only [`finish`](Self::finish) completes it.
 #[derive(Debug)]

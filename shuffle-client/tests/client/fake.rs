@@ -58,6 +58,7 @@ pub(crate) fn welcome() -> Welcome {
         arena_buffers: BUFFERS,
         max_record_bytes: MAX_RECORD_BYTES,
         request_timeout_ms: 30_000,
+        max_queued_per_subpartition: 10,
         ..Welcome::default()
     }
 }

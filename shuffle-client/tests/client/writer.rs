@@ -154,7 +154,7 @@ async fn the_demand_runs_a_little_ahead() {
             create.max_buffers,
             create.max_queued_per_subpartition
         ),
-        (3, 6, 10)
+        (3, 6, 0)
     );
     assert!((2..=8).contains(&first));
     fake.grant(create.writer, [0, 1]).await;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use buffer_pool::JobKey;
 use shuffle_protocol::ShuffleError;
+use shuffle_protocol::control::Goodbye;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::frame::{Deframer, Event, Frame};
@@ -173,8 +174,10 @@ impl Session {
         }
         self.service.with(|core, now| {
             for frame in frames.drain(..) {
-                if matches!(&frame, Frame::Control(message) if matches!(**message, Message::Goodbye(_))) {
-                    self.left.set(true);
+                if let Frame::Control(message) = &frame
+                    && let Message::Goodbye(goodbye) = &**message
+                {
+                    self.left.set(lets_go(goodbye));
                     return Err(End::Closed);
                 }
                 core.handle_session_frame(now, self.id, frame).map_err(End::Refused)?;
@@ -187,6 +190,12 @@ impl Session {
 /// Whether the frame asks for the server's status, which takes the driver's own gauges along.
 pub(crate) fn asks_status(frame: &Frame) -> bool {
     matches!(frame, Frame::Control(message) if matches!(**message, Message::Status(_)))
+}
+
+/// Whether who says so touches no buffer any more. Whoever gives the server up for another reason still holds views.
+fn lets_go(goodbye: &Goodbye) -> bool {
+    let reason = goodbye.reason.clone().map(ShuffleError::from);
+    reason.is_some_and(|reason| matches!(reason.kind(), ErrorKind::SessionClosed))
 }
 
 /// Decodes everything in `bytes`; says that there may be more to read.

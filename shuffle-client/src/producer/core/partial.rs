@@ -24,7 +24,7 @@ impl<B: Space> Core<B> {
         self.open
             .iter()
             .filter(|open| !open.due)
-            .map(|open| open.opened_at + interval)
+            .filter_map(|open| open.opened_at.checked_add(interval))
             .min()
     }
 

@@ -37,6 +37,8 @@ pub(crate) struct CoreConfig {
     pub(crate) subpartitions: u32,
     pub(crate) capacity: usize,
     pub(crate) max_queued: u32,
+    /// Longest record, in bytes.
+    pub(crate) max_record: usize,
     pub(crate) after_each_record: bool,
     pub(crate) checksums: bool,
 }
@@ -222,7 +224,7 @@ impl<B: Space> Core<B> {
             None => Ok(()),
             Some(subpartition) => Err(ShuffleError::new(
                 ErrorKind::Cancelled,
-                "an earlier write was dropped in the middle of a record or event that spans buffers; the stream \
+                "an earlier write was dropped in the middle of a record that spans buffers, or of an event; the stream \
                  cannot go on from there",
             )
             .subpartition(subpartition)),

@@ -43,7 +43,7 @@ impl<B: Space> Core<B> {
         let Some(place) = self.subpartitions.get(index).and_then(|sub| sub.open) else {
             return false;
         };
-        if self.torn.is_some() {
+        if self.torn.is_some() || record.len() > self.config.max_record {
             return false;
         }
         let open = &mut self.open[to_index(place)];

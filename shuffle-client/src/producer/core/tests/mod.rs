@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use shuffle_protocol::error::{ErrorKind, ShuffleError};
 
-use super::{Core, Need};
+use super::{Core, CoreConfig, Need};
 use crate::producer::record::Encoder;
 use played::{Buffer, CAPACITY, Server, config, sub};
 
@@ -21,6 +21,26 @@ fn a_partial_buffer_leaves_after_the_interval_and_not_before() {
     assert!(next <= opened + interval && !server.core.has_leaving());
     assert_eq!(server.core.handle_timeout(next, interval), None);
     assert!(server.core.has_leaving() && !server.core.has_open());
+}
+
+#[test]
+fn an_interval_beyond_all_time_is_never_over() {
+    let mut server = Server::new(config(1, 10), 4);
+    server.write(0, b"a");
+    assert_eq!(server.core.handle_timeout(Instant::now(), Duration::MAX), None);
+    assert!(server.core.has_open());
+}
+
+#[test]
+fn a_record_over_the_limit_is_not_appended_though_it_would_fit() {
+    let limited = CoreConfig {
+        max_record: 2,
+        ..config(1, 10)
+    };
+    let mut server = Server::new(limited, 4);
+    server.write(0, b"a");
+    assert!(!server.core.append(sub(0), b"abc"));
+    assert!(server.core.append(sub(0), b"ab"));
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub(super) fn config(subpartitions: u32, max_queued: u32) -> CoreConfig {
         subpartitions,
         capacity: CAPACITY,
         max_queued,
+        max_record: 1 << 20,
         after_each_record: false,
         checksums: true,
     }
