@@ -27,6 +27,12 @@ impl Moment {
     }
 }
 
+/// Processor time of this process so far, all threads, in seconds.
+pub fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 #[cfg(test)]
 mod tests {
     use super::Moment;

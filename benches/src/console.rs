@@ -13,6 +13,9 @@ pub(crate) struct Console {
     started: Instant,
     /// Without a terminal: when the last progress line was printed.
     last_plain: Instant,
+    /// The present step.
+    position: u64,
+    what: String,
 }
 
 impl Console {
@@ -22,6 +25,8 @@ impl Console {
             bar: ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10)),
             started: now,
             last_plain: now,
+            position: 0,
+            what: String::new(),
         }
     }
 
@@ -51,6 +56,24 @@ impl Console {
         let seconds = self.started.elapsed().as_secs_f64().max(1e-3);
         let rate = row_bytes as f64 / seconds / 1e9;
         let text = format!("{} rows, {}, {rate:.2} GB/s", grouped(rows), bytes(row_bytes));
+        self.show(position, text);
+    }
+
+    /// Starts the next of the steps that [`Console::start`] was told the number of.
+    pub(crate) fn step(&mut self, position: u64, what: impl Into<String>) {
+        self.position = position;
+        self.what = what.into();
+        self.show(position, self.what.clone());
+    }
+
+    /// Shows what arrived in the present step.
+    pub(crate) fn show_bytes(&mut self, arrived: u64) {
+        let text = format!("{}, {}", self.what, bytes(arrived));
+        self.show(self.position, text);
+    }
+
+    fn show(&mut self, position: u64, text: String) {
+        let seconds = self.started.elapsed().as_secs_f64();
         if self.bar.is_hidden() {
             if self.last_plain.elapsed() >= PLAIN_INTERVAL {
                 self.last_plain = Instant::now();

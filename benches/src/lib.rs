@@ -7,6 +7,8 @@ mod cluster;
 mod console;
 pub mod error;
 mod executor;
+mod load;
+mod peers;
 pub mod report;
 pub mod rows;
 mod scenario;
@@ -14,21 +16,27 @@ pub mod text;
 
 use std::process::ExitCode;
 
-use cli::{Cli, Command, CommonArgs};
+use cli::{Cli, Command};
 use console::Console;
 use error::BenchError;
-use report::{FailureReport, ShuffleReport};
+use report::{FailureReport, JsonTarget};
 
 /// Does what the command line says; the exit status is 0 if it succeeded and was verified.
 pub fn run(cli: Cli) -> ExitCode {
     match cli.command {
         Command::Server { parent, options } => cluster::serve(parent, &options),
         Command::Executor { role, spec } => executor::execute(&role, &spec),
-        Command::Demo(args) => conduct("demo", &args.common, async |console| {
-            scenario::demo(&args, console).await
+        Command::Worker { role, spec } => load::execute(&role, &spec),
+        Command::Demo(args) => conduct("demo", args.common.json.as_ref(), async |console| {
+            scenario::demo(&args, console).await.map(|report| report.verified)
         }),
-        Command::Repartition(args) => conduct("repartition", &args.common, async |console| {
-            scenario::repartition(&args, console).await
+        Command::Repartition(args) => conduct("repartition", args.common.json.as_ref(), async |console| {
+            scenario::repartition(&args, console)
+                .await
+                .map(|report| report.verified)
+        }),
+        Command::Throughput(args) => conduct("throughput", args.measure.output.json.as_ref(), async |console| {
+            scenario::throughput(&args, console).await
         }),
     }
 }
@@ -36,8 +44,8 @@ pub fn run(cli: Cli) -> ExitCode {
 /// Runs a scenario on this thread, which lives as long as the process does.
 fn conduct(
     name: &'static str,
-    common: &CommonArgs,
-    scenario: impl AsyncFnOnce(&mut Console) -> Result<ShuffleReport, BenchError>,
+    json: Option<&JsonTarget>,
+    scenario: impl AsyncFnOnce(&mut Console) -> Result<bool, BenchError>,
 ) -> ExitCode {
     let mut console = Console::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -49,12 +57,12 @@ fn conduct(
         }),
     };
     let error = match result {
-        Ok(report) if report.verified => return ExitCode::SUCCESS,
-        Ok(_) => return ExitCode::FAILURE,
+        Ok(true) => return ExitCode::SUCCESS,
+        Ok(false) => return ExitCode::FAILURE,
         Err(error) => error,
     };
     eprintln!("shuffle-bench {name}: {error}");
-    if let Some(target) = &common.json
+    if let Some(target) = json
         && let Err(problem) = target.write(&FailureReport::new(name, &error))
     {
         eprintln!("shuffle-bench {name}: cannot write the JSON report: {problem}");

@@ -27,7 +27,7 @@ use rustix::{
 use crate::{
     buffer::{Home, Shared, Writable},
     ids::to_usize,
-    region::{LeaseError, Region},
+    region::{LeaseError, Region, SharedWords},
 };
 
 /// What every arena must have.
@@ -183,6 +183,14 @@ impl MappedArena {
     /// [`LeaseError`].
     pub fn writable_from(&self, slot: u32, home: Arc<dyn Home>, tag: u64) -> Result<Writable, LeaseError> {
         Ok(Writable::new(self.region.lease_exclusive(slot)?, Some((home, tag))))
+    }
+
+    /// The buffer as words for several processes at a time; nobody is told when the handle is dropped.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn words(&self, slot: u32) -> Result<SharedWords, LeaseError> {
+        Ok(SharedWords::new(self.region.lease_exclusive(slot)?))
     }
 
     /// `length` bytes at `offset` of the buffer for reading; nobody is told when the view is dropped.

@@ -42,4 +42,4 @@ pub use local_pool::LocalPoolSpec;
 pub use memfd::MemfdBacking;
 pub use network_pool::{NetworkPool, PoolConfig};
 pub use redistribute::{Share, redistribute};
-pub use region::LeaseError;
+pub use region::{LeaseError, SharedWords};

@@ -11,7 +11,7 @@
 //! cold 32 KiB copy runs at 4.7 GB/s on one core (MEASUREMENTS, "Memory"), 0.2 core-seconds per GB and per copy, where the
 //! whole local path takes 0.13 to 0.17.
 //!
-//! What the three blocks rest on:
+//! What the four blocks rest on:
 //! 1. *Bounds*: `slot < buffers` is checked when a lease is given, and the mapping is exactly `buffers * buffer_bytes` long.
 //! 2. *Life*: a lease holds the region, the region holds the mapping.
 //! 3. *Pages*: the file is at least that long and sealed against shrinking (checked before mapping), so no access lies beyond
@@ -21,7 +21,11 @@
 //!    it over. A process that breaks this breaks its own job only: jobs share no memory. Payload is never interpreted by
 //!    the server, lengths come from control data, and the reader's checksum names what changed.
 
-use std::{io, os::fd::AsFd, os::fd::AsRawFd, sync::Arc};
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+    sync::{Arc, atomic::AtomicU32},
+};
 
 use memmap2::{MmapOptions, MmapRaw};
 
@@ -235,5 +239,28 @@ impl SharedLease {
         }
         self.0.mode = Mode::Exclusive;
         Ok(ExclusiveLease(self.0))
+    }
+}
+
+/// The words of one buffer, which other processes that map the arena change meanwhile: for counters and rings of numbers,
+/// not for payload.
+#[derive(Debug)]
+pub struct SharedWords(ExclusiveLease);
+
+impl SharedWords {
+    pub(crate) fn new(lease: ExclusiveLease) -> Self {
+        Self(lease)
+    }
+
+    /// `buffer_bytes / 4` words, all of the buffer.
+    pub fn words(&self) -> &[AtomicU32] {
+        let region = &self.0.0.region;
+        let start = region.start(self.0.slot()).cast::<AtomicU32>();
+        assert!(start.is_aligned(), "invariant: buffers are whole words");
+        // SAFETY: as in `Lease::bytes`, rounded down to whole words; the start is aligned (asserted). (4): the lease inside is
+        // the only one of the buffer in this process and is lent to nobody, so that these words are reached through this
+        // function alone, as atomics. Other processes may change them at any time, which atomics allow, if they too use
+        // atomics; what one that does not can do is (5).
+        unsafe { std::slice::from_raw_parts(start, to_usize(region.buffer_bytes) / size_of::<AtomicU32>()) }
     }
 }

@@ -175,3 +175,24 @@ fn a_handle_outlives_the_arena() {
     let other = std::thread::spawn(move || bytes.iter().all(|&byte| byte == 3));
     assert!(other.join().expect("the thread ends"));
 }
+
+#[test]
+fn words_are_seen_by_every_mapping_and_by_no_other_handle() {
+    let bytes = u64::from(BUFFERS * BUFFER_BYTES);
+    let file = ArenaFile::create("test", bytes, bytes).expect("a memfd");
+    file.allocate(0).expect("16 KiB");
+    let map = || MappedArena::map_writable(file.writable_fd(), BUFFERS, BUFFER_BYTES).expect("mapped");
+    let (ours, theirs) = (map(), map());
+    let (mine, yours) = (ours.words(3).expect("free"), theirs.words(3).expect("free"));
+    assert_eq!(mine.words().len(), 1024);
+    mine.words()[1023].store(7, std::sync::atomic::Ordering::Release);
+    assert_eq!(yours.words()[1023].load(std::sync::atomic::Ordering::Acquire), 7);
+    assert_eq!(ours.writable(3).err(), Some(LeaseError::InUse { slot: 3 }));
+    assert_eq!(ours.shared(3, 0, 8).err(), Some(LeaseError::InUse { slot: 3 }));
+    drop(mine);
+    let readonly = MappedArena::map_readonly(file.readonly_fd(), BUFFERS, BUFFER_BYTES).expect("mapped");
+    assert_eq!(
+        readonly.words(3).err().map(|error| error.to_string()).as_deref(),
+        Some("slot 3 lies in an arena that is mapped read-only")
+    );
+}

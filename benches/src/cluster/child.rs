@@ -74,16 +74,26 @@ impl Children {
         &mut self,
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
     ) -> Result<Spawned, BenchError> {
+        self.spawn_with(arguments, &[])
+    }
+
+    /// As [`Children::spawn`], with some variables in the child's environment.
+    pub(crate) fn spawn_with(
+        &mut self,
+        arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
+        variables: &[(&str, &str)],
+    ) -> Result<Spawned, BenchError> {
         let program = std::env::current_exe().attempt(|| "cannot find this program".to_owned())?;
         let mut command = Command::new(&program);
         for (name, _) in std::env::vars_os() {
-            // A run is configured by its own arguments only.
+            // A run is configured by its own arguments only, and by what it gives its children.
             if name.to_string_lossy().starts_with("SHUFFLE_") {
                 command.env_remove(name);
             }
         }
         let mut child = command
             .args(arguments)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -10,15 +10,19 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::child::{ChildEvent, ChildId, Children, Order, follow_parent};
+use crate::cli::SendStrategy;
 use crate::console::Console;
 use crate::error::{BenchError, RoleFailure, RunFailure};
 
 /// What the servers of a run have in common.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServerOptions {
     pub(crate) pool_buffers: u32,
     pub(crate) buffer_bytes: u32,
     pub(crate) verbose: bool,
+    pub(crate) send: SendStrategy,
+    /// More options of `shuffle-server`, without the dashes.
+    pub(crate) more: Vec<String>,
 }
 
 /// A server that is ready.
@@ -41,26 +45,26 @@ impl Server {
         children: &mut Children,
         node: usize,
         dir: &Path,
-        options: ServerOptions,
+        options: &ServerOptions,
         console: &Console,
     ) -> Result<Self, BenchError> {
         let name = format!("server@{}", node_name(node));
         let socket = dir.join(format!("{}.sock", node_name(node)));
         let log = if options.verbose { "info" } else { "warn" };
-        let spawned = children.spawn(
-            [
-                "server".to_owned(),
-                format!("--parent={}", std::process::id()),
-                "--".to_owned(),
-                format!("--listen={}", LISTEN),
-                format!("--socket={}", socket.display()),
-                "--socket-mode=0600".to_owned(),
-                format!("--buffers={}", options.pool_buffers),
-                format!("--buffer-size={}", options.buffer_bytes),
-                format!("--log={log}"),
-            ]
-            .iter(),
-        )?;
+        let mut arguments = vec![
+            "server".to_owned(),
+            format!("--parent={}", std::process::id()),
+            "--".to_owned(),
+            format!("--listen={}", LISTEN),
+            format!("--socket={}", socket.display()),
+            "--socket-mode=0600".to_owned(),
+            format!("--buffers={}", options.pool_buffers),
+            format!("--buffer-size={}", options.buffer_bytes),
+            format!("--log={log}"),
+        ];
+        arguments.extend(options.more.iter().map(|option| format!("--{option}")));
+        let forced = options.send.forced().map(|name| (SEND_VARIABLE, name));
+        let spawned = children.spawn_with(&arguments, forced.as_slice())?;
         let ready = wait_until_ready(children, spawned.id, &name, console);
         let address = timeout(START_TIMEOUT, ready).await.map_err(|_| BenchError::TimedOut {
             what: format!("the start of {name}"),
@@ -150,6 +154,8 @@ pub(crate) fn serve(parent: u32, options: &[String]) -> ExitCode {
     shuffle_server::run_with_args(arguments)
 }
 
+/// The server's setting `transport.send`.
+const SEND_VARIABLE: &str = "SHUFFLE_TRANSPORT_SEND";
 const LISTEN: &str = "127.0.0.1:0";
 const START_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -139,7 +139,7 @@ pub(crate) struct ConsumerResult {
 }
 
 /// Reports an event to the parent. If the parent is gone there is nobody to tell.
-pub(crate) fn emit(event: &Event) {
+pub(crate) fn emit(event: &impl Serialize) {
     if let Ok(mut line) = serde_json::to_vec(event) {
         line.push(b'\n');
         let mut output = std::io::stdout().lock();

@@ -12,10 +12,11 @@ mod produce;
 mod progress;
 mod sink;
 
+pub(crate) use message::emit;
 pub(crate) use message::{
     ConsumeSpec, ConsumerResult, Event, ExecutorSpec, GroupSpec, ProduceSpec, ProducerResult, Sink, Source, Task,
 };
-pub(crate) use orders::{END_OF_TEXT, GO, block_order};
+pub(crate) use orders::{END_OF_TEXT, GO, Orders, block_order};
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,8 +26,6 @@ use shuffle_protocol::{JobId, ShuffleError};
 
 use crate::cluster::follow_parent;
 use crate::error::BenchError;
-use message::emit;
-use orders::Orders;
 
 /// Why an executor cannot do its task.
 #[derive(Debug, thiserror::Error)]
@@ -101,19 +100,21 @@ async fn run(role: String, spec: ExecutorSpec) -> Result<(), ExecutorError> {
 }
 
 fn failed(error: &ExecutorError) -> Event {
-    match error {
-        ExecutorError::Shuffle(error) => {
-            let (all, first_cause) = (error.to_string(), error.first_cause().to_string());
-            let own = all.strip_suffix(&format!("; first cause: {first_cause}"));
-            Event::Failed {
-                message: own.unwrap_or(&all).to_owned(),
-                first_cause: Some(first_cause),
+    let (message, first_cause) = error.message_and_cause();
+    Event::Failed { message, first_cause }
+}
+
+impl ExecutorError {
+    /// What is reported to the parent: the message without its first cause, and the first cause, if it is known.
+    pub(crate) fn message_and_cause(&self) -> (String, Option<String>) {
+        match self {
+            Self::Shuffle(error) => {
+                let (all, first_cause) = (error.to_string(), error.first_cause().to_string());
+                let own = all.strip_suffix(&format!("; first cause: {first_cause}"));
+                (own.unwrap_or(&all).to_owned(), Some(first_cause))
             }
+            Self::Other(message) => (message.clone(), None),
         }
-        ExecutorError::Other(message) => Event::Failed {
-            message: message.clone(),
-            first_cause: None,
-        },
     }
 }
 

@@ -26,7 +26,7 @@ pub(crate) fn block_order(first_line: u64, bytes: usize) -> String {
 
 /// Standard input.
 #[derive(Debug)]
-pub(super) struct Orders {
+pub(crate) struct Orders {
     input: BufReader<Stdin>,
 }
 
@@ -39,14 +39,14 @@ pub(super) struct OwnedBlock {
 }
 
 impl Orders {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             input: BufReader::with_capacity(INPUT_BYTES, tokio::io::stdin()),
         }
     }
 
     /// Waits for the start.
-    pub(super) async fn wait_for_go(&mut self) -> Result<(), ExecutorError> {
+    pub(crate) async fn wait_for_go(&mut self) -> Result<(), ExecutorError> {
         let line = timeout(START_TIMEOUT, self.line())
             .await
             .map_err(|_| ExecutorError::Other(format!("no start within {START_TIMEOUT:?}")))??;

@@ -2,17 +2,22 @@
 
 mod shuffle;
 mod table;
+mod throughput;
 
 pub use shuffle::{FailureReport, ShuffleReport};
 pub use table::Table;
 pub(crate) use table::{bytes, grouped};
+pub use throughput::ThroughputReport;
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::str::FromStr;
 
 use serde::Serialize;
+
+use crate::error::{Attempt, BenchError};
 
 /// Where the JSON object of a scenario goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,6 +56,24 @@ impl JsonTarget {
             Self::File(path) => fs::write(path, text),
         }
     }
+}
+
+/// Writes a report as asked for: the table on standard output, or on standard error if the object goes there.
+pub(crate) fn publish(
+    report: &impl Serialize,
+    table: &impl Display,
+    target: Option<&JsonTarget>,
+) -> Result<(), BenchError> {
+    if target == Some(&JsonTarget::Standard) {
+        eprintln!("{table}");
+    } else {
+        println!("{table}");
+    }
+    target.map_or(Ok(()), |target| {
+        target
+            .write(report)
+            .attempt(|| "cannot write the JSON report".to_owned())
+    })
 }
 
 #[cfg(test)]

@@ -4,10 +4,12 @@
 //! demo, repartition --> Plan (who makes, who reads, how large the pools are)
 //!                         --> run: servers up, executors attached, go, watch, ask, stop
 //!                               --> Outcome (what each said) --> checks --> ShuffleReport
+//! throughput, .. --> measure: rounds of workers, medians and ranges --> reports of their own
 //! ```
 
 mod demo;
 mod feed;
+mod measure;
 mod outcome;
 mod parts;
 mod plan;
@@ -15,15 +17,18 @@ mod pool;
 mod repartition;
 mod roster;
 mod run;
+mod throughput;
 mod watch;
 
 pub(crate) use demo::demo;
+pub use measure::Spread;
 pub(crate) use repartition::repartition;
+pub(crate) use throughput::throughput;
 
 use crate::cli::CommonArgs;
 use crate::console::Console;
-use crate::error::{Attempt, BenchError};
-use crate::report::{JsonTarget, ShuffleReport};
+use crate::error::BenchError;
+use crate::report::{self, ShuffleReport};
 use outcome::Outcome;
 
 /// Writes a report as asked for and says whether the run was verified.
@@ -42,16 +47,6 @@ fn publish(
     for problem in &problems {
         console.say(format!("not verified: {problem}"));
     }
-    let table = report.table();
-    if common.json == Some(JsonTarget::Standard) {
-        eprintln!("{table}");
-    } else {
-        println!("{table}");
-    }
-    if let Some(target) = &common.json {
-        target
-            .write(&report)
-            .attempt(|| "cannot write the JSON report".to_owned())?;
-    }
+    report::publish(&report, &report.table(), common.json.as_ref())?;
     Ok(report)
 }

@@ -15,6 +15,7 @@ use super::outcome::Outcome;
 use super::plan::{EXCLUSIVE, FLOATING, Plan};
 use super::roster::{Kind, Roster};
 use super::watch::{Watch, say_line};
+use crate::cli::SendStrategy;
 use crate::clock::Moment;
 use crate::cluster::{ChildEvent, Children, Order, Server, ServerOptions, node_name};
 use crate::console::Console;
@@ -44,7 +45,7 @@ pub(super) async fn run(plan: Plan, console: &mut Console) -> Result<Outcome, Be
 }
 
 /// Resolves when this process is asked to end.
-fn interrupted() -> Result<impl Future<Output = ()>, BenchError> {
+pub(super) fn interrupted() -> Result<impl Future<Output = ()>, BenchError> {
     let listen = |kind| signal(kind).attempt(|| "cannot listen for signals".to_owned());
     let mut interrupt = listen(SignalKind::interrupt())?;
     let mut terminate = listen(SignalKind::terminate())?;
@@ -69,10 +70,12 @@ async fn drive(
         pool_buffers: plan.pool.buffers,
         buffer_bytes: plan.pool.buffer_bytes,
         verbose: plan.verbose,
+        send: SendStrategy::Auto,
+        more: Vec::new(),
     };
     let mut servers = Vec::new();
     for node in 0..plan.nodes {
-        let server = Server::start(children, node, dir, options, console).await?;
+        let server = Server::start(children, node, dir, &options, console).await?;
         console.say(format!("{} pid {} serves {}", server.name, server.pid, server.address));
         roster.add(server.id, Kind::Server, format!("{} (pid {})", server.name, server.pid));
         servers.push(server);
@@ -201,7 +204,7 @@ async fn go(mut inputs: Inputs) -> Vec<ChildStdin> {
 }
 
 /// Asks a server for its counters.
-async fn ask(server: &Server) -> Result<std::collections::BTreeMap<String, u64>, BenchError> {
+pub(super) async fn ask(server: &Server) -> Result<std::collections::BTreeMap<String, u64>, BenchError> {
     let failed = |source| BenchError::Session {
         what: format!("asking {} for its counters", server.name),
         source,

@@ -3,3 +3,4 @@
 mod demo;
 mod repartition;
 mod run;
+mod throughput;

@@ -126,6 +126,21 @@ impl Drop for Run {
     }
 }
 
+/// Runs a measurement to its end and gives its report: verified, one object on standard output, nothing left.
+pub(crate) fn measured(arguments: &[&str]) -> serde_json::Value {
+    let temporary = tempfile::tempdir().expect("a folder");
+    let output = command(arguments, temporary.path())
+        .args(["--json", "-"])
+        .output()
+        .expect("run");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {errors}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("one object and nothing else");
+    assert_eq!(report["verified"], true, "{report}");
+    assert_empty(temporary.path());
+    report
+}
+
 /// The folder is empty.
 pub(crate) fn assert_empty(dir: &Path) {
     let left: Vec<_> = fs::read_dir(dir)

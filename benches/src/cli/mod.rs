@@ -1,5 +1,9 @@
 //! The command line.
 
+mod measure;
+
+pub use measure::{MeasureArgs, NodePath, OutputArgs, SendStrategy, ThroughputArgs};
+
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -11,7 +15,7 @@ use crate::text::Delimiter;
 /// Loads the shuffle service and reports what it measured.
 ///
 /// Every scenario starts what it needs (servers and executors are this same program) on free ports in
-/// a temporary folder, checks that every row arrived exactly once, and cleans up. The exit status is 0
+/// a temporary folder, checks that everything arrived exactly once, and cleans up. The exit status is 0
 /// if the run came to its end and was verified.
 #[derive(Debug, Parser)]
 #[command(name = "shuffle-bench", version, max_term_width = 100)]
@@ -38,6 +42,14 @@ pub enum Command {
     /// Example: shuffle-bench repartition --input lineitem.tbl --delimiter '|' --key 1 --consumers 8
     /// --output parts
     Repartition(RepartitionArgs),
+    /// Measure how fast bytes go from producers to consumers, and what each GB costs
+    ///
+    /// Producers fill every byte, consumers read and sum every byte, all in processes of their own; the
+    /// sums must be equal. Each round starts servers and workers anew; time runs from the moment all of
+    /// them are ready to the end of the last one.
+    ///
+    /// Example: shuffle-bench throughput --path remote --send sendfile --bytes 4g
+    Throughput(ThroughputArgs),
     /// (internal) A server of a run; takes the options of shuffle-server
     #[command(hide = true, disable_help_flag = true)]
     Server {
@@ -47,6 +59,14 @@ pub enum Command {
         /// Options of the server.
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         options: Vec<String>,
+    },
+    /// (internal) A worker of a measurement
+    #[command(hide = true)]
+    Worker {
+        /// What it is called in messages.
+        role: String,
+        /// Its task, as JSON.
+        spec: String,
     },
     /// (internal) An executor of a run
     #[command(hide = true)]

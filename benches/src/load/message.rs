@@ -1,0 +1,126 @@
+//! What the parent of a measurement and its workers say to each other.
+
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::pattern::Totals;
+use crate::clock::Moment;
+use crate::executor::ExecutorError;
+use crate::peers::PairLoad;
+
+pub(crate) use crate::executor::emit;
+
+/// The whole task of a worker process.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct WorkerSpec {
+    /// The process that started this one.
+    pub(crate) parent: u32,
+    pub(crate) task: Task,
+}
+
+/// What a worker does.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Task {
+    /// Fill buffers or records of a partition and write them through a server.
+    Produce(ProduceLoad),
+    /// Read a gate through a server.
+    Consume(ConsumeLoad),
+    /// Be one end of a pair without a server.
+    Pair(PairLoad),
+}
+
+/// Where a worker attaches.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Desk {
+    pub(crate) socket: PathBuf,
+    pub(crate) job: u64,
+}
+
+/// When partly filled buffers leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Flush {
+    WhenFull,
+    AfterEachRecord,
+    Every { milliseconds: u64 },
+}
+
+/// One partition to write.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProduceLoad {
+    pub(crate) desk: Desk,
+    pub(crate) partition: u32,
+    pub(crate) subpartitions: u32,
+    /// Subpartitions that are written to by turns, before the next ones are.
+    pub(crate) active: u32,
+    /// Pieces for each of them until then.
+    pub(crate) burst: u64,
+    pub(crate) buffers: u32,
+    /// Bytes of a record; 0 for the layer of buffers.
+    pub(crate) record_bytes: u32,
+    /// Buffers or records to write.
+    pub(crate) pieces: u64,
+    pub(crate) flush: Flush,
+    pub(crate) checksums: bool,
+    /// Buffers between two turns of the runtime.
+    pub(crate) turn: u32,
+}
+
+/// One gate to read to its end.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ConsumeLoad {
+    pub(crate) desk: Desk,
+    pub(crate) channels: Vec<Channel>,
+    pub(crate) exclusive: u32,
+    pub(crate) floating: u32,
+    pub(crate) records: bool,
+    pub(crate) turn: u32,
+}
+
+/// Channels of a gate: `count` subpartitions from `first` on, in channels of `width` subpartitions each.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Channel {
+    pub(crate) node: String,
+    pub(crate) partition: u32,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+    pub(crate) width: u32,
+}
+
+/// What a worker reports.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum Event {
+    /// It waits for others at this address; they are to be told.
+    Listening(String),
+    /// It waits for the start.
+    Ready,
+    /// Bytes read so far.
+    Progress(u64),
+    /// The end of its task.
+    Done(Done),
+    /// The end of its task, failed.
+    Failed {
+        message: String,
+        first_cause: Option<String>,
+    },
+}
+
+/// What a worker did between the start and the end of its task.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Done {
+    pub(crate) totals: Totals,
+    pub(crate) finished: Moment,
+    /// Of this process, all its threads.
+    pub(crate) cpu_seconds: f64,
+    /// Payload that came from the worker's own node and from others, where servers were in between.
+    pub(crate) local_bytes: u64,
+    pub(crate) remote_bytes: u64,
+}
+
+impl Event {
+    /// The failure as it is reported.
+    pub(crate) fn failed(error: &ExecutorError) -> Self {
+        let (message, first_cause) = error.message_and_cause();
+        Self::Failed { message, first_cause }
+    }
+}

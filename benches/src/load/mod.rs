@@ -1,0 +1,20 @@
+//! What the worker processes of a measurement do.
+//!
+//! ```text
+//! parent --- spec (argument), "go" ---------------------------> standard input
+//! parent <-- listening, ready, progress .., done | failed   --- standard output, one JSON a line
+//! ```
+//!
+//! Everything is set up before a worker says that it is ready. What it does after "go" is measured:
+//! fill every byte, deliver, read every byte.
+
+mod consume;
+mod message;
+mod pattern;
+mod produce;
+mod worker;
+
+pub(crate) use message::emit;
+pub(crate) use message::{Channel, ConsumeLoad, Desk, Done, Event, Flush, ProduceLoad, Task, WorkerSpec};
+pub(crate) use pattern::{Filler, Reader, Totals};
+pub(crate) use worker::{execute, wait_for_go};

@@ -1,0 +1,26 @@
+//! Measuring: rounds of processes that all do the same work, and what their numbers are worth.
+//!
+//! ```text
+//! Load (ours) --+--> Stage: servers, workers, ready, go, done --> Performance: seconds, CPU, totals
+//! Pair (peers) -+                                                     --> Spread over the rounds
+//! ```
+
+mod cpu;
+mod ours;
+mod stage;
+mod stats;
+
+pub(crate) use ours::{Delivery, Load};
+pub(crate) use stage::{Performance, Stage};
+pub use stats::Spread;
+pub(crate) use stats::rounded;
+
+use crate::error::BenchError;
+
+/// Runs a measurement until it ends or this process is asked to; either way its processes end.
+pub(crate) async fn until_interrupted<T>(work: impl Future<Output = Result<T, BenchError>>) -> Result<T, BenchError> {
+    tokio::select! {
+        () = super::run::interrupted()? => Err(BenchError::Interrupted),
+        result = work => result,
+    }
+}
