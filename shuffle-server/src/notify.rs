@@ -10,8 +10,7 @@
 //! connection up: in the next one the buffer may be somebody else's.
 
 use std::cell::{RefCell, RefMut};
-use std::collections::HashMap;
-use std::hash::Hash;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use buffer_pool::Writable;
@@ -58,16 +57,16 @@ impl Signal {
 /// The signals of all live connections of one kind.
 #[derive(Debug)]
 pub(crate) struct Signals<K> {
-    by_id: HashMap<K, Rc<Signal>>,
+    by_id: BTreeMap<K, Rc<Signal>>,
 }
 
 impl<K> Default for Signals<K> {
     fn default() -> Self {
-        Self { by_id: HashMap::new() }
+        Self { by_id: BTreeMap::new() }
     }
 }
 
-impl<K: Eq + Hash> Signals<K> {
+impl<K: Ord> Signals<K> {
     /// Gives a new connection its signal.
     pub(crate) fn add(&mut self, id: K) -> Rc<Signal> {
         let signal = Rc::new(Signal::default());

@@ -26,7 +26,7 @@ mod jobs;
 mod take;
 mod wanted;
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::{
     arena_books::ArenaBooks,
@@ -116,7 +116,7 @@ struct Job {
 pub struct NetworkPool<B> {
     config: PoolConfig,
     backing: B,
-    jobs: HashMap<JobKey, Job>,
+    jobs: BTreeMap<JobKey, Job>,
     arenas: Vec<Option<ArenaBooks>>,
     vacant_arenas: Vec<u32>,
     pools: LocalPools,
@@ -152,7 +152,7 @@ impl<B: Backing> NetworkPool<B> {
         Ok(Self {
             config,
             backing,
-            jobs: HashMap::new(),
+            jobs: BTreeMap::new(),
             arenas: Vec::new(),
             vacant_arenas: Vec::new(),
             pools: LocalPools::default(),

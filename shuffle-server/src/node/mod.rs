@@ -30,7 +30,7 @@ mod wakes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use buffer_pool::{ArenaKind, Backing, Books, BufferState, JobKey, NetworkPool, PoolId, SlotRef};
@@ -70,7 +70,7 @@ pub(crate) enum PoolOwner {
 pub struct Node<B: Backing> {
     pub(crate) config: NodeConfig,
     pub(crate) pool: NetworkPool<B>,
-    pub(crate) jobs: HashMap<JobId, Job>,
+    pub(crate) jobs: BTreeMap<JobId, Job>,
     pub(crate) sessions: SlotMap<SessionId, Session>,
     pub(crate) gates: SlotMap<GateNo, Gate>,
     pub(crate) partitions: SlotMap<PartitionNo, Partition>,
@@ -81,7 +81,7 @@ pub struct Node<B: Backing> {
     pub(crate) paths: SlotMap<PathId, Path>,
     pub(crate) path_ids: BTreeMap<(NodeAddress, u32), PathId>,
     pub(crate) links: SlotMap<LinkId, Link>,
-    pub(crate) pool_owners: HashMap<PoolId, PoolOwner>,
+    pub(crate) pool_owners: BTreeMap<PoolId, PoolOwner>,
     pub(crate) pending: VecDeque<Pending>,
     /// Buffers or reservations have come home since creations were last tried.
     pub(crate) pool_changed: bool,
@@ -105,7 +105,7 @@ impl<B: Backing> Node<B> {
         Self {
             config,
             pool,
-            jobs: HashMap::new(),
+            jobs: BTreeMap::new(),
             sessions: SlotMap::with_key(),
             gates: SlotMap::with_key(),
             partitions: SlotMap::with_key(),
@@ -116,7 +116,7 @@ impl<B: Backing> Node<B> {
             paths: SlotMap::with_key(),
             path_ids: BTreeMap::new(),
             links: SlotMap::with_key(),
-            pool_owners: HashMap::new(),
+            pool_owners: BTreeMap::new(),
             pending: VecDeque::new(),
             pool_changed: false,
             timers: Timers::default(),

@@ -222,6 +222,7 @@ fn welcome(service: &Service) -> Welcome {
         dead_peer_after_ms: millis(service.config.timeouts.dead_peer),
         max_record_bytes: service.config.limits.max_record_bytes,
         request_timeout_ms: millis(service.config.timeouts.request),
+        max_queued_per_subpartition: service.config.limits.max_queued_per_subpartition,
         ..Welcome::default()
     }
 }

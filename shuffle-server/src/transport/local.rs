@@ -16,13 +16,15 @@ use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::frame::{Deframer, Event, Frame};
 use shuffle_protocol::session::CheckedHello;
 use tokio::net::UnixStream;
-use tracing::{debug, info};
+use tracing::{debug, info, warn};
 
 use super::accept::HalfOpen;
 use super::credentials::{Process, identify};
 use super::flow::{End, Flow, end_of_stream};
 use super::handshake::{self, Refusal};
+use super::local_socket::LocalSocket;
 use super::send::{CopySend, SendStrategy};
+use super::wire::Wire as _;
 use crate::node::SessionId;
 use crate::notify::Signal;
 use crate::server::{Service, spawn};
@@ -41,6 +43,13 @@ pub(crate) async fn serve_unix(service: Rc<Service>, stream: UnixStream, half_op
                 "executor {:?} of job {} attached (process {})",
                 session.name, session.job.0, process.pid
             );
+            let stream = match LocalSocket::new(stream) {
+                Ok(stream) => stream,
+                Err(error) => {
+                    warn!("executor {:?} of job {} is lost: {error}", session.name, session.job.0);
+                    return session.service.close_session(session.id, process.is_alive());
+                }
+            };
             let flow = Flow::new(&service, signal, false, CopySend::new(&stream));
             session.run(&stream, flow, process).await;
         }
@@ -93,7 +102,7 @@ async fn greet(service: &Rc<Service>, stream: &UnixStream) -> Result<(Session, R
 }
 
 impl Session {
-    async fn run(self, stream: &UnixStream, flow: Flow<impl SendStrategy>, process: Process) {
+    async fn run(self, stream: &LocalSocket, flow: Flow<impl SendStrategy>, process: Process) {
         let poll =
             |_: u64, outputs: &mut Vec<_>| self.service.with(|core, now| core.poll_session(now, self.id, outputs));
         let mut deframer = Deframer::new();
@@ -139,7 +148,7 @@ impl Session {
         }
     }
 
-    async fn read(&self, stream: &UnixStream, flow: &Flow<impl SendStrategy>, deframer: &mut Deframer) -> End {
+    async fn read(&self, stream: &LocalSocket, flow: &Flow<impl SendStrategy>, deframer: &mut Deframer) -> End {
         let mut frames = Vec::new();
         loop {
             flow.may_read().await;
@@ -147,7 +156,12 @@ impl Session {
                 let mut buffer = self.service.read_buffer.borrow_mut();
                 match stream.try_read(&mut buffer) {
                     Ok(0) => return end_of_stream(deframer.is_at_boundary()),
-                    Ok(read) => decode(deframer, &buffer[..read], &mut frames).map_err(End::Refused),
+                    Ok(read) => {
+                        let full = read == buffer.len();
+                        decode(deframer, &buffer[..read], &mut frames)
+                            .map(|()| full)
+                            .map_err(End::Refused)
+                    }
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
                     Err(error) => return error.into(),
                 }
@@ -156,7 +170,7 @@ impl Session {
             match read.and_then(|more| handled.map(|()| more)) {
                 Ok(true) => tokio::task::yield_now().await,
                 Ok(false) => {
-                    if let Err(error) = stream.readable().await {
+                    if let Err(error) = stream.wait_readable().await {
                         return error.into();
                     }
                 }
@@ -198,8 +212,8 @@ fn lets_go(goodbye: &Goodbye) -> bool {
     reason.is_some_and(|reason| matches!(reason.kind(), ErrorKind::SessionClosed))
 }
 
-/// Decodes everything in `bytes`; says that there may be more to read.
-fn decode(deframer: &mut Deframer, mut bytes: &[u8], frames: &mut Vec<Frame>) -> Result<bool, ShuffleError> {
+/// Decodes everything in `bytes`.
+fn decode(deframer: &mut Deframer, mut bytes: &[u8], frames: &mut Vec<Frame>) -> Result<(), ShuffleError> {
     while !bytes.is_empty() {
         let consumed = deframer.handle_bytes(bytes);
         bytes = &bytes[consumed..];
@@ -215,7 +229,7 @@ fn decode(deframer: &mut Deframer, mut bytes: &[u8], frames: &mut Vec<Frame>) ->
             }
         }
     }
-    Ok(true)
+    Ok(())
 }
 
 fn died() -> ShuffleError {

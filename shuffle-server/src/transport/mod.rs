@@ -15,6 +15,7 @@ mod flow;
 mod handshake;
 mod link;
 mod local;
+mod local_socket;
 mod outbox;
 mod port;
 mod send;

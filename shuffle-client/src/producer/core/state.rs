@@ -98,7 +98,7 @@ pub(crate) struct Core<B> {
 
 /// Granted buffers kept in hand: at first, and once the producer had to wait.
 const PREFETCH_LEAST: u64 = 2;
-pub(super) const PREFETCH_MOST: u64 = 8;
+pub(super) const PREFETCH_MOST: u64 = 32;
 
 impl<B: Space> Core<B> {
     pub(crate) fn new(config: CoreConfig) -> Self {
