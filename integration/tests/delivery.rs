@@ -228,7 +228,7 @@ async fn a_queue_of_one_buffer_never_loses_a_wake_up() {
 #[tokio::test]
 async fn buffers_that_are_reused_at_once_keep_their_bytes() {
     // With 4 KiB the kernel's own timers make this slow; the full profile has the patience.
-    let (records, receive) = Profile::current().choose((20, "32KiB"), (2_000, "4KiB"));
+    let (records, receive) = Profile::current().choose((20, "32KiB"), (100, "4KiB"));
     let options = || {
         NodeOptions::new()
             .pool(8, 32 << 10)
