@@ -113,7 +113,7 @@ async fn a_connection_cut_at_any_frame_resumes_without_loss_or_repeat() {
 /// F07: tiny records, and the connection is reset again and again, also while the producer finishes.
 #[tokio::test]
 async fn tiny_records_survive_a_reset_every_few_milliseconds() {
-    let (records, between) = Profile::current().choose((60_000, 15), (1_000_000, 200));
+    let (records, between) = Profile::current().choose((60_000, 15), (1_000_000, 40));
     let options = proxied().map(|one| one.flag("dead-peer-timeout", "15s"));
     let cluster = Cluster::start(binaries!(), options).await;
     let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
@@ -209,7 +209,9 @@ async fn a_silent_peer_is_noticed_within_the_dead_peer_time() {
 #[tokio::test]
 async fn a_killed_server_fails_every_request_in_flight_once() {
     let requests: u32 = Profile::current().choose(200, 1000);
-    let mut cluster = Cluster::start(binaries!(), proxied().map(|one| one.flag("request-timeout", "5m"))).await;
+    // Each gate is guaranteed a buffer.
+    let options = proxied().map(|one| one.pool(2048, 4 << 10).flag("request-timeout", "5m"));
+    let mut cluster = Cluster::start(binaries!(), options).await;
     let consumer = cluster.attach(1, 7).await;
     let from = cluster.node(0).address();
     let mut readers = JoinSet::new();

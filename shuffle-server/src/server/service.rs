@@ -30,6 +30,8 @@ pub(crate) struct Service {
     pub(crate) dial: Notify,
     /// The next timeout has moved forward.
     pub(crate) timer: Notify,
+    /// The core did something while nobody measured it.
+    pub(crate) activity: Notify,
     /// Control data just read from some Unix socket; borrowed for one read at a time.
     pub(crate) read_buffer: RefCell<Box<[u8]>>,
     core: RefCell<Core>,
@@ -39,6 +41,7 @@ pub(crate) struct Service {
     armed: Cell<Option<Instant>>,
     refused: Cell<u64>,
     exhausted: Cell<u64>,
+    active: Cell<bool>,
 }
 
 impl Service {
@@ -49,6 +52,7 @@ impl Service {
             incarnation,
             dial: Notify::new(),
             timer: Notify::new(),
+            activity: Notify::new(),
             read_buffer: RefCell::new(vec![0; READ_BYTES].into()),
             core: RefCell::new(core),
             sessions: RefCell::default(),
@@ -57,11 +61,15 @@ impl Service {
             armed: Cell::new(None),
             refused: Cell::new(0),
             exhausted: Cell::new(0),
+            active: Cell::new(false),
         }
     }
 
     /// One step of the core; whoever has output now is woken.
     pub(crate) fn with<R>(&self, step: impl FnOnce(&mut Core, Instant) -> R) -> R {
+        if !self.active.replace(true) {
+            self.activity.notify_one();
+        }
         let mut core = self.core.borrow_mut();
         let result = step(&mut core, Instant::now());
         self.hand_out(&mut core);
@@ -109,6 +117,11 @@ impl Service {
     pub(crate) fn close_everything(&self, reason: &ShuffleError) {
         self.sessions.borrow().close_all(reason);
         self.links.borrow().close_all(reason);
+    }
+
+    /// Whether the core did something since the last call.
+    pub(crate) fn take_activity(&self) -> bool {
+        self.active.replace(false)
     }
 
     /// Live connections of both kinds.

@@ -8,10 +8,10 @@ use tokio::net::{TcpListener, UnixListener};
 use super::Service;
 use crate::transport;
 
-/// How often the process is measured.
+/// How often the process is measured while it does something.
 const SAMPLE: Duration = Duration::from_millis(100);
-/// Samples between two looks for overdrawn arenas.
-const OVERDRAWN_EVERY: u32 = 10;
+/// How often the arenas are looked at while anybody could overdraw them.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Starts a task on the server's thread. A panic in it is a broken invariant of our own and ends the process, loudly: whoever
 /// went on after it would serve from books that are wrong.
@@ -68,19 +68,30 @@ async fn keep_time(service: Rc<Service>) {
     }
 }
 
+/// A server that does nothing is not measured, and one without connections sleeps until something happens.
 async fn measure(service: Rc<Service>) {
-    let mut ticks = tokio::time::interval(SAMPLE);
-    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut count: u32 = 0;
+    let mut looked: Option<Instant> = None;
     loop {
-        ticks.tick().await;
+        let active = service.take_activity();
         service.sample();
-        if count.is_multiple_of(OVERDRAWN_EVERY) {
+        let mut unmoved = false;
+        if looked.is_none_or(|at| at.elapsed() >= LOOK) {
+            looked = Some(Instant::now());
             service.drop_overdrawn();
             if let Some(error) = service.with(|core, now| core.retry_moves(now)) {
                 tracing::warn!("memory could not be moved between jobs, it is tried again: {error}");
+                unmoved = true;
             }
+            // What was done here is no reason to look again.
+            service.take_activity();
         }
-        count = count.wrapping_add(1);
+        if active {
+            tokio::time::sleep(SAMPLE).await;
+        } else if unmoved || service.connections() > 0 {
+            // A process may write where it must not without a word to the server.
+            let _ = tokio::time::timeout(LOOK, service.activity.notified()).await;
+        } else {
+            service.activity.notified().await;
+        }
     }
 }
