@@ -151,14 +151,13 @@ impl<B: Backing> Node<B> {
         };
         let Some(pool) = partition.pool else { return };
         let (session, writer) = (partition.session, partition.writer);
-        let mut granted = Vec::new();
-        while partition.granted < partition.demand {
+        let wanted = partition.demand.saturating_sub(partition.granted);
+        for _ in 0..wanted {
             let Some(slot) = self.pool.take(pool) else { break };
-            partition.granted += 1;
-            granted.push(slot);
-        }
-        for slot in granted {
             self.set_holder(slot, Holder::Writer(no));
+            if let Some(partition) = self.partitions.get_mut(no) {
+                partition.granted += 1;
+            }
             if let Some(session) = self.sessions.get_mut(session) {
                 session
                     .sink

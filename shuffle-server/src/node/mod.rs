@@ -39,7 +39,7 @@ use shuffle_protocol::{JobId, NodeAddress, ShuffleError, error::ErrorKind};
 use slotmap::SlotMap;
 
 use crate::executor::{Gate, GateNo, Session};
-use crate::partition::{Groups, Outlet, OutletNo, Partition, PartitionNo, Registry};
+use crate::partition::{Groups, Item, Outlet, OutletNo, Partition, PartitionNo, Registry};
 use crate::peer::{Inlet, InletNo, Link, Path, PathId};
 
 pub use api::{Dial, Landing, LinkId, NodeConfig, Output, PeerInfo, Quotas, SessionId, SessionInfo, Wake};
@@ -82,6 +82,8 @@ pub struct Node<B: Backing> {
     pub(crate) path_ids: BTreeMap<(NodeAddress, u32), PathId>,
     pub(crate) links: SlotMap<LinkId, Link>,
     pub(crate) pool_owners: BTreeMap<PoolId, PoolOwner>,
+    /// Room for what one acknowledgement frees, kept so that none is allocated for each.
+    pub(crate) acked: Vec<Item>,
     pub(crate) pending: VecDeque<Pending>,
     /// Buffers or reservations have come home since creations were last tried.
     pub(crate) pool_changed: bool,
@@ -117,6 +119,7 @@ impl<B: Backing> Node<B> {
             path_ids: BTreeMap::new(),
             links: SlotMap::with_key(),
             pool_owners: BTreeMap::new(),
+            acked: Vec::new(),
             pending: VecDeque::new(),
             pool_changed: false,
             timers: Timers::default(),

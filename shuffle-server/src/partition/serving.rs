@@ -122,7 +122,7 @@ impl<B: Backing> Node<B> {
             return;
         };
         let (job, stream, sink) = (outlet.job, outlet.stream, outlet.sink);
-        let mut viewed = Vec::new();
+        let start = out.len();
         let mut exhausted = false;
         for _ in 0..TURN {
             match outlet.pull(partition) {
@@ -137,7 +137,6 @@ impl<B: Backing> Node<B> {
                     let bytes = u64::from(buffer.length);
                     match sink {
                         SinkRef::Session(_) => {
-                            viewed.push(slot);
                             self.counters.buffers_local += 1;
                             self.counters.bytes_local += bytes;
                         }
@@ -193,9 +192,11 @@ impl<B: Backing> Node<B> {
             }
         }
         if let SinkRef::Session(id) = sink {
-            for slot in viewed {
-                self.pool.transition(slot, BufferState::Queued, BufferState::Viewed);
-                self.set_holder(slot, Holder::View(id, ChannelNo::Local(no)));
+            for output in &out[start..] {
+                if let Output::Slot { slot, .. } = output {
+                    self.pool.transition(*slot, BufferState::Queued, BufferState::Viewed);
+                    self.set_holder(*slot, Holder::View(id, ChannelNo::Local(no)));
+                }
             }
         }
         if !exhausted {
@@ -208,13 +209,15 @@ impl<B: Backing> Node<B> {
         let Some(outlet) = self.outlets.get_mut(no) else {
             return Ok(());
         };
-        let items: Vec<Item> = outlet.sender.handle_ack(below).map_err(ShuffleError::from)?.collect();
-        self.handle_acked(now, no, items);
+        let mut items = std::mem::take(&mut self.acked);
+        items.extend(outlet.sender.handle_ack(below).map_err(ShuffleError::from)?);
+        self.handle_acked(now, no, items.drain(..));
+        self.acked = items;
         Ok(())
     }
 
     /// These of an outlet were acknowledged; with the last end marker it is over.
-    pub(crate) fn handle_acked(&mut self, now: Instant, no: OutletNo, items: Vec<Item>) {
+    pub(crate) fn handle_acked(&mut self, now: Instant, no: OutletNo, items: impl IntoIterator<Item = Item>) {
         let Some(outlet) = self.outlets.get(no) else { return };
         let complete = outlet.is_sent() && outlet.sender.acked() == outlet.sender.sent();
         let (job, state, sink) = (outlet.job, outlet.state, outlet.sink);

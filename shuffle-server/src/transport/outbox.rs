@@ -54,22 +54,36 @@ pub(crate) enum Piece {
 }
 
 /// What is being gathered into one frame, or one of each kind.
-#[derive(Default)]
+#[derive(Default, Clone, Copy, PartialEq, Eq)]
 enum Run {
     #[default]
     Nothing,
-    Slots(Vec<SlotEntry>),
-    Ends(Vec<EndEntry>),
-    Free(Box<Free>),
+    Slots,
+    Ends,
+    /// What is absolute, or has no place in any order: it may overtake its own kind's neighbours, but nothing else.
+    Free,
 }
 
-/// What is absolute, or has no place in any order: it may overtake its own kind's neighbours, but nothing else.
+/// The entries of the run. They keep their room from run to run.
 #[derive(Default)]
-struct Free {
+struct Entries {
+    slots: Vec<SlotEntry>,
+    ends: Vec<EndEntry>,
     grants: Vec<GrantEntry>,
     acks: Vec<NumberEntry>,
     credits: Vec<NumberEntry>,
     backlogs: Vec<NumberEntry>,
+}
+
+impl Entries {
+    fn clear(&mut self) {
+        self.slots.clear();
+        self.ends.clear();
+        self.grants.clear();
+        self.acks.clear();
+        self.credits.clear();
+        self.backlogs.clear();
+    }
 }
 
 /// Unsent frames of one connection.
@@ -79,6 +93,7 @@ pub(crate) struct Outbox {
     heads: BytesMut,
     payload: usize,
     run: Run,
+    entries: Entries,
 }
 
 impl Outbox {
@@ -88,18 +103,12 @@ impl Outbox {
     /// A control message that is longer than a frame may be.
     pub(crate) fn push(&mut self, output: Output) -> Result<(), FrameError> {
         match output {
-            Output::Slot { entry, .. } => match &mut self.run {
-                Run::Slots(entries) => entries.push(entry),
-                _ => self.start(Run::Slots(vec![entry])),
-            },
-            Output::Grant(entry) => self.free().grants.push(entry),
-            Output::End(entry) => match &mut self.run {
-                Run::Ends(entries) => entries.push(entry),
-                _ => self.start(Run::Ends(vec![entry])),
-            },
-            Output::Credit(entry) => self.free().credits.push(entry),
-            Output::Ack(entry) => self.free().acks.push(entry),
-            Output::Backlog(entry) => self.free().backlogs.push(entry),
+            Output::Slot { entry, .. } => self.in_run(Run::Slots).slots.push(entry),
+            Output::End(entry) => self.in_run(Run::Ends).ends.push(entry),
+            Output::Grant(entry) => self.in_run(Run::Free).grants.push(entry),
+            Output::Credit(entry) => self.in_run(Run::Free).credits.push(entry),
+            Output::Ack(entry) => self.in_run(Run::Free).acks.push(entry),
+            Output::Backlog(entry) => self.in_run(Run::Free).backlogs.push(entry),
             Output::Control(message) => {
                 self.finish_run();
                 return self.encode(|heads| frame::encode_control(&message, heads));
@@ -124,17 +133,20 @@ impl Outbox {
 
     /// Turns the run that is being gathered into a frame; call it before writing.
     pub(crate) fn finish_run(&mut self) {
-        match std::mem::take(&mut self.run) {
-            Run::Nothing => {}
-            Run::Slots(entries) => self.encode_own(|heads| frame::encode_slots(&entries, heads)),
-            Run::Ends(entries) => self.encode_own(|heads| frame::encode_ends(&entries, heads)),
-            Run::Free(free) => self.encode_own(|heads| {
-                frame::encode_grants(&free.grants, heads);
-                frame::encode_numbers(FrameKind::Ack, &free.acks, heads);
-                frame::encode_numbers(FrameKind::Credit, &free.credits, heads);
-                frame::encode_numbers(FrameKind::Backlog, &free.backlogs, heads);
-            }),
+        if std::mem::take(&mut self.run) == Run::Nothing {
+            return;
         }
+        let mut run = std::mem::take(&mut self.entries);
+        self.encode_own(|heads| {
+            frame::encode_slots(&run.slots, heads);
+            frame::encode_ends(&run.ends, heads);
+            frame::encode_grants(&run.grants, heads);
+            frame::encode_numbers(FrameKind::Ack, &run.acks, heads);
+            frame::encode_numbers(FrameKind::Credit, &run.credits, heads);
+            frame::encode_numbers(FrameKind::Backlog, &run.backlogs, heads);
+        });
+        run.clear();
+        self.entries = run;
     }
 
     /// Unsent bytes of payload.
@@ -227,6 +239,7 @@ impl Outbox {
     /// The connection is gone: every slot that was waiting to be written.
     pub(crate) fn abandon(&mut self) -> Vec<SlotRef> {
         self.run = Run::Nothing;
+        self.entries.clear();
         self.heads.clear();
         self.payload = 0;
         self.segments
@@ -238,24 +251,18 @@ impl Outbox {
             .collect()
     }
 
-    fn free(&mut self) -> &mut Free {
-        if !matches!(self.run, Run::Free(_)) {
-            self.start(Run::Free(Box::default()));
+    /// The entries of a run of that kind: the one under way, or a new one.
+    fn in_run(&mut self, run: Run) -> &mut Entries {
+        if self.run != run {
+            self.finish_run();
+            self.run = run;
         }
-        match &mut self.run {
-            Run::Free(free) => free,
-            _ => unreachable!("invariant: it was started just now"),
-        }
+        &mut self.entries
     }
 
     fn push_ping(&mut self, kind: FrameKind, nonce: u64) {
         self.finish_run();
         self.encode_own(|heads| frame::encode_ping(kind, nonce, heads));
-    }
-
-    fn start(&mut self, run: Run) {
-        self.finish_run();
-        self.run = run;
     }
 
     fn encode_own(&mut self, encode: impl FnOnce(&mut BytesMut)) {
