@@ -15,6 +15,7 @@
 
 use std::{
     io,
+    ops::Range,
     os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
@@ -157,6 +158,21 @@ impl MappedArena {
         Ok(Self {
             region: Region::map(fd, buffers, buffer_bytes, false)?,
         })
+    }
+
+    pub(crate) fn of(region: Arc<Region>) -> Self {
+        Self { region }
+    }
+
+    /// Where these buffers lie in this process, for those who register memory with the kernel; `None` if they are not all
+    /// the arena's. The addresses are good as long as a clone of this arena is there.
+    pub fn span(&self, slots: Range<u32>) -> Option<Range<*const u8>> {
+        if slots.is_empty() || slots.end > self.buffers() {
+            return None;
+        }
+        let start = self.region.start(slots.start).cast_const();
+        let bytes = to_usize(slots.end - slots.start) * to_usize(self.buffer_bytes());
+        Some(start..start.wrapping_add(bytes))
     }
 
     /// Buffers of the arena, present or not.

@@ -32,6 +32,16 @@ pub trait Backing {
     fn move_out(&mut self, job: JobKey, arena: ArenaKind, extent: u32) -> io::Result<()>;
 }
 
+/// Whoever has made the kernel hold an extent's pages (registered them with io_uring), and must undo that before they go: a
+/// punched page that is still registered would be sent with stale bytes.
+pub trait PageHolder: Send + Sync {
+    /// Called before the extent is punched; the kernel holds none of its pages when this returns. The extent has no buffer in use.
+    ///
+    /// # Errors
+    /// The pages are still held: the extent stays where it is.
+    fn let_go(&self, job: JobKey, arena: ArenaKind, extent: u32) -> io::Result<()>;
+}
+
 /// Books without memory, for the simulator and for tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoBacking;

@@ -17,7 +17,10 @@ use std::{
 
 use bytes::Bytes;
 
-use crate::region::{ExclusiveLease, SharedLease};
+use crate::{
+    arena::MappedArena,
+    region::{ExclusiveLease, SharedLease},
+};
 
 /// What debug builds leave in a buffer that went home.
 pub const POISON: u8 = 0xA5;
@@ -168,6 +171,11 @@ impl Shared {
             start: self.start + start,
             end: self.start + end,
         }
+    }
+
+    /// The arena that the buffer is part of.
+    pub fn arena(&self) -> MappedArena {
+        MappedArena::of(Arc::clone(self.view.lease().region()))
     }
 
     /// The same bytes, uncopied, as [`Bytes`]; the buffer goes home when the last part of them is dropped.

@@ -33,7 +33,7 @@ mod sync;
 mod waiters;
 
 pub use arena::{ArenaFile, MappedArena, verify_seals};
-pub use backing::{Backing, NoBacking};
+pub use backing::{Backing, NoBacking, PageHolder};
 pub use books::{Books, BufferState};
 pub use buffer::{Home, POISON, Shared, Writable};
 pub use error::{Holder, PoolError};

@@ -11,11 +11,11 @@
 //! undone; if even that fails (somebody outside took the memory in between), the bank is *short*: its extents are still
 //! counted, and lending one is a typed error until the memory is there again.
 
-use std::{collections::HashMap, io, os::fd::BorrowedFd};
+use std::{collections::HashMap, fmt, io, os::fd::BorrowedFd, sync::Arc};
 
 use crate::{
     arena::{ArenaFile, MappedArena},
-    backing::Backing,
+    backing::{Backing, PageHolder},
     budget,
     error::PoolError,
     ids::{ArenaKind, JobKey},
@@ -23,11 +23,21 @@ use crate::{
 };
 
 /// [`Backing`] by sealed memfds.
-#[derive(Debug)]
 pub struct MemfdBacking {
     config: PoolConfig,
     bank: Bank,
     jobs: HashMap<JobKey, [Arena; 2]>,
+    page_holder: Option<Arc<dyn PageHolder>>,
+}
+
+impl fmt::Debug for MemfdBacking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemfdBacking")
+            .field("config", &self.config)
+            .field("bank", &self.bank)
+            .field("jobs", &self.jobs)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -56,7 +66,13 @@ impl MemfdBacking {
             config,
             bank,
             jobs: HashMap::new(),
+            page_holder: None,
         })
+    }
+
+    /// From now on `holder` is asked to let go of each extent before it is punched.
+    pub fn set_page_holder(&mut self, holder: Arc<dyn PageHolder>) {
+        self.page_holder = Some(holder);
     }
 
     /// Bytes of memory behind all memfds together: never more than the pool, but for what executors allocate behind the
@@ -170,6 +186,9 @@ impl Backing for MemfdBacking {
     }
 
     fn move_out(&mut self, job: JobKey, kind: ArenaKind, extent: u32) -> io::Result<()> {
+        if let Some(holder) = &self.page_holder {
+            holder.let_go(job, kind, extent)?;
+        }
         let arena = self.arena_mut(job, kind)?;
         arena.file.punch(extent)?;
         arena.granted_extents -= 1;

@@ -145,7 +145,7 @@ impl Region {
     }
 
     /// First byte of a buffer.
-    fn start(&self, slot: u32) -> *mut u8 {
+    pub(crate) fn start(&self, slot: u32) -> *mut u8 {
         assert!(slot < self.buffers, "invariant: only existing buffers are leased");
         let offset = to_usize(slot) * to_usize(self.buffer_bytes);
         // SAFETY: (1) slot < buffers, so offset + buffer_bytes lies within the mapping of buffers * buffer_bytes bytes, one
@@ -230,6 +230,10 @@ impl SharedLease {
 
     pub(crate) fn bytes(&self) -> &[u8] {
         self.0.bytes()
+    }
+
+    pub(crate) fn region(&self) -> &Arc<Region> {
+        &self.0.region
     }
 
     /// The right to write, if nobody else reads and the region can be written.

@@ -325,3 +325,38 @@ fn read_first(fd: BorrowedFd<'_>) -> u8 {
     file.read_exact(&mut byte).expect("a byte");
     byte[0]
 }
+
+/// Notes what it is asked to let go of; refuses one extent.
+#[derive(Default)]
+struct Pins(std::sync::Mutex<Vec<u32>>);
+
+impl buffer_pool::PageHolder for Pins {
+    fn let_go(&self, job: JobKey, arena: ArenaKind, extent: u32) -> io::Result<()> {
+        assert_eq!((job, arena), (A, ArenaKind::Write));
+        self.0.lock().expect("nobody panics").push(extent);
+        if extent == 5 {
+            Err(io::ErrorKind::TimedOut.into())
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn whoever_holds_pages_is_asked_before_they_go_and_may_refuse() {
+    let mut backing = backing();
+    let pins = std::sync::Arc::new(Pins::default());
+    backing.set_page_holder(pins.clone());
+    for extent in [2, 5] {
+        backing.move_in(A, ArenaKind::Write, extent).expect("the bank has it");
+    }
+    let arena = backing.mapped(A, ArenaKind::Write).expect("mapped");
+    arena.writable(20).expect("nobody has it").fill(1);
+    backing.move_out(A, ArenaKind::Write, 2).expect("it goes home");
+    let refused = backing.move_out(A, ArenaKind::Write, 5).expect_err("it is held");
+    assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+    assert_eq!(*pins.0.lock().expect("nobody panics"), [2, 5]);
+    let kept = arena.shared(20, 0, 1).expect("nobody writes it");
+    assert_ne!(kept[0], 0, "an extent that is held keeps its pages");
+    assert_eq!(backing.allocated_bytes().expect("fstat"), CONFIG.total_bytes());
+}

@@ -31,14 +31,15 @@ impl Process {
     /// Starts `command`; its standard error goes to `folder/NAME.log`.
     ///
     /// `SHUFFLE_*` of this process's own environment is not handed on, so that a test means the
-    /// same everywhere.
+    /// same everywhere; but the send strategy is, because the whole suite runs once with each.
     ///
     /// # Errors
     /// If the log cannot be made or the program cannot be started.
     pub fn start(name: &str, mut command: Command, folder: &Path) -> io::Result<Self> {
         for (key, _) in std::env::vars_os() {
             let explicit = command.as_std().get_envs().any(|(set, _)| set == key);
-            if key.to_string_lossy().starts_with("SHUFFLE_") && !explicit {
+            let key_is_ours = key.to_string_lossy().starts_with("SHUFFLE_") && key != "SHUFFLE_TRANSPORT_SEND";
+            if key_is_ours && !explicit {
                 command.env_remove(key);
             }
         }

@@ -10,7 +10,7 @@ use toml::Value;
 use tracing_subscriber::EnvFilter;
 
 use super::units::{format_duration, format_size, parse_duration, parse_size};
-use super::{Config, LogFormat};
+use super::{Config, LogFormat, SendMode};
 
 /// One thing that can be configured.
 pub struct Key {
@@ -82,6 +82,7 @@ pub const KEYS: &[Key] = &[
     key!("timeouts.refused_grace", "refused-grace", "DURATION", "How long a node that refuses connections may still be starting", timeouts.refused_grace, parse_duration, shown_duration),
     key!("timeouts.group_verdict", "group-verdict-timeout", "DURATION", "How long a failed group waits for its home server's verdict", timeouts.group_verdict, parse_duration, shown_duration),
     key!("timeouts.unread_expiry", "unread-expiry", "DURATION", "How long a finished partition waits for its readers", timeouts.unread_expiry, parse_duration, shown_duration),
+    key!("transport.send", "transport-send", "STRATEGY", "How payload leaves for other servers: auto, copy or uring", transport.send, send_mode, shown_send_mode),
     key!("transport.send_buffer", "send-buffer", "SIZE", "Kernel send buffer between nodes, 0 for the kernel's choice", transport.send_buffer_bytes, size32, shown_size32),
     key!("transport.receive_buffer", "receive-buffer", "SIZE", "Kernel receive buffer between nodes, 0 for the kernel's choice", transport.receive_buffer_bytes, size32, shown_size32),
     key!("log.filter", "log", "FILTER", "Log filter, such as info or shuffle_server=debug", log.filter, filter, shown),
@@ -163,6 +164,15 @@ fn filter(text: &str) -> Result<String, String> {
     })
 }
 
+fn send_mode(text: &str) -> Result<SendMode, String> {
+    match text {
+        "auto" => Ok(SendMode::Auto),
+        "copy" => Ok(SendMode::Copy),
+        "uring" => Ok(SendMode::Uring),
+        _ => Err("no such strategy; give auto, copy or uring".to_owned()),
+    }
+}
+
 fn format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),
@@ -221,6 +231,15 @@ fn shown_size32(value: &u32) -> Option<Value> {
 
 fn shown_duration(value: &std::time::Duration) -> Option<Value> {
     Some(Value::String(format_duration(*value)))
+}
+
+fn shown_send_mode(value: &SendMode) -> Option<Value> {
+    let text = match value {
+        SendMode::Auto => "auto",
+        SendMode::Copy => "copy",
+        SendMode::Uring => "uring",
+    };
+    Some(Value::String(text.to_owned()))
 }
 
 fn shown_format(value: &LogFormat) -> Option<Value> {

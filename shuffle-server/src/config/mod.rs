@@ -156,10 +156,23 @@ pub struct TimeoutSection {
 /// `transport.*`
 #[derive(Debug, Clone)]
 pub struct TransportSection {
+    /// How payload leaves for other servers.
+    pub send: SendMode,
     /// `SO_SNDBUF` in bytes; 0 leaves it to the kernel.
     pub send_buffer_bytes: u32,
     /// `SO_RCVBUF` in bytes; 0 leaves it to the kernel.
     pub receive_buffer_bytes: u32,
+}
+
+/// Which way payload leaves for other servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SendMode {
+    /// What is best where the server runs.
+    Auto,
+    /// Gathering vectored writes.
+    Copy,
+    /// io_uring on threads of its own.
+    Uring,
 }
 
 /// `log.*`
@@ -221,6 +234,7 @@ impl Default for Config {
                 unread_expiry: Duration::from_secs(600),
             },
             transport: TransportSection {
+                send: SendMode::Auto,
                 send_buffer_bytes: 0,
                 receive_buffer_bytes: 0,
             },

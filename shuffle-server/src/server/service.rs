@@ -2,7 +2,7 @@
 //!
 //! The core is borrowed for one call at a time and never across an await. After each call its wakes are handed out.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
 use std::time::Instant;
 
@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::metrics::{self, ProcessGauges};
 use crate::node::{LinkId, Node, SessionId, Wake};
 use crate::notify::{Signal, Signals};
-use crate::transport::READ_BYTES;
+use crate::transport::{READ_BYTES, Rings};
 
 /// The core as this server runs it.
 pub(crate) type Core = Node<MemfdBacking>;
@@ -34,6 +34,8 @@ pub(crate) struct Service {
     pub(crate) activity: Notify,
     /// Control data just read from some Unix socket; borrowed for one read at a time.
     pub(crate) read_buffer: RefCell<Box<[u8]>>,
+    /// The io_uring threads, started by the first connection that is to use them; `None`: there can be none.
+    pub(crate) rings: OnceCell<Option<Rc<Rings>>>,
     core: RefCell<Core>,
     sessions: RefCell<Signals<SessionId>>,
     links: RefCell<Signals<LinkId>>,
@@ -54,6 +56,7 @@ impl Service {
             timer: Notify::new(),
             activity: Notify::new(),
             read_buffer: RefCell::new(vec![0; READ_BYTES].into()),
+            rings: OnceCell::new(),
             core: RefCell::new(core),
             sessions: RefCell::default(),
             links: RefCell::default(),

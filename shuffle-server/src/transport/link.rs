@@ -17,6 +17,8 @@ use super::flow::{End, Flow, end_of_stream};
 use super::local::asks_status;
 use super::send::{CopySend, SendStrategy};
 use super::tcp::{Inbound, Incoming, Into, reset_on_close};
+use super::uring::UringSend;
+use crate::config::SendMode;
 use crate::node::{Landing, LinkId, Output, SessionId};
 use crate::notify::Signal;
 use crate::server::Service;
@@ -36,7 +38,25 @@ pub(crate) enum Remote {
 /// Carries a connection that has passed its handshake to its end.
 pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStream, signal: Rc<Signal>) {
     let stream = Rc::new(stream);
-    let flow = Flow::new(&service, Rc::clone(&signal), true, CopySend::new(Rc::clone(&stream)));
+    let is_node = matches!(remote, Remote::Node(..));
+    if is_node
+        && service.config.transport.send == SendMode::Uring
+        && let Some(send) = UringSend::open(&service, &*stream)
+    {
+        return carry_by(service, remote, stream, signal, send).await;
+    }
+    let send = CopySend::new(Rc::clone(&stream));
+    carry_by(service, remote, stream, signal, send).await;
+}
+
+async fn carry_by(
+    service: Rc<Service>,
+    remote: Remote,
+    stream: Rc<TcpStream>,
+    signal: Rc<Signal>,
+    send: impl SendStrategy,
+) {
+    let flow = Flow::new(&service, Rc::clone(&signal), true, send);
     info!("{} is sent to by {}", remote.name(), flow.strategy());
     let mut inbound = Inbound::new(Rc::clone(&signal));
     let mut poll = |budget: u64, outputs: &mut Vec<Output>| remote.poll(&service, budget, outputs);

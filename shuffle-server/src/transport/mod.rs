@@ -23,10 +23,12 @@ mod socket;
 mod tcp;
 #[cfg(test)]
 mod tests;
+mod uring;
 mod wire;
 
 pub(crate) use accept::accept_all;
 pub(crate) use dial::dial_all;
 pub(crate) use local::{READ_BYTES, serve_unix};
 pub(crate) use port::serve_tcp;
+pub(crate) use uring::Engine as Rings;
 pub use socket::{ExecutorSocket, SocketError};

@@ -36,10 +36,6 @@ enum Segment {
 }
 
 /// A part of what is to be sent, taken off the outbox: whoever has taken it answers for its slot.
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "for strategies that send from another thread")
-)]
 #[derive(Debug)]
 pub(crate) enum Piece {
     /// Everything that is not payload.
@@ -211,10 +207,6 @@ impl Outbox {
     }
 
     /// Takes the next pieces off, at most so many, until at least `bytes` bytes are taken or nothing is left.
-    #[cfg_attr(
-        not(test),
-        expect(dead_code, reason = "for strategies that send from another thread")
-    )]
     pub(crate) fn take(&mut self, bytes: usize, pieces: usize) -> Vec<Piece> {
         let (mut taken, mut count) = (Vec::new(), 0);
         while count < bytes && taken.len() < pieces {

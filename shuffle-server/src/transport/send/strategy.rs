@@ -13,12 +13,15 @@ use crate::transport::outbox::Outbox;
 pub(crate) enum Strategy {
     /// The kernel copies what is written.
     Copy,
+    /// A ring's thread sends, without a copy where that can be had.
+    Uring,
 }
 
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Copy => "copy",
+            Self::Uring => "uring",
         })
     }
 }

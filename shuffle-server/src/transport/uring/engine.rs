@@ -1,0 +1,226 @@
+//! The rings of a server, seen from its own thread: starting and ending their threads, giving out places for connections.
+
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use buffer_pool::{ArenaKind, JobKey, PageHolder};
+use rustix::process::{Resource, getrlimit};
+
+use super::extents::{ExtentKey, Extents, Registered};
+use super::mail::{Command, Inbox, LineMail};
+use super::ring::Ring;
+use super::unavailable::{Unavailable, check_memlock};
+use super::worker::{Shared, Worker};
+
+/// Operations submitted at once.
+const ENTRIES: u32 = 256;
+/// Connections of one ring, if the process may have so many descriptors.
+const MAX_FILES: u32 = 1024;
+/// What the kernel's table of buffers can hold.
+const MAX_EXTENTS: u32 = 1 << 14;
+/// How long the end waits for a ring's thread, which itself waits a second for the kernel.
+const JOIN_WITHIN: Duration = Duration::from_secs(2);
+/// How long an extent may take to be let go of.
+const FORGET_WITHIN: Duration = Duration::from_secs(1);
+
+/// What the rings are made for.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Settings {
+    /// Rings, each with its thread.
+    pub(crate) threads: usize,
+    /// Of the pool.
+    pub(crate) total_buffers: u32,
+    pub(crate) buffer_bytes: u32,
+    pub(crate) extent_buffers: u32,
+}
+
+/// The rings of one server.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    threads: Vec<Thread>,
+    next: Cell<usize>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    shared: Arc<Shared>,
+    free: RefCell<Vec<u32>>,
+    /// Disconnected when the thread has ended.
+    ended: Receiver<()>,
+    handle: Option<JoinHandle<()>>,
+}
+
+/// Where a connection is: which ring, and its number there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    thread: usize,
+    line: u32,
+}
+
+impl Engine {
+    /// Makes the rings and registers nothing yet but empty tables.
+    ///
+    /// # Errors
+    /// Why there can be none: the caller falls back.
+    pub(crate) fn start(settings: Settings) -> Result<Self, Unavailable> {
+        let pool_bytes = u64::from(settings.total_buffers) * u64::from(settings.buffer_bytes);
+        let rings = u64::try_from(settings.threads).unwrap_or(u64::MAX);
+        check_memlock(pool_bytes.saturating_mul(rings))?;
+        let threads = (0..settings.threads).map(|number| Thread::start(number, settings));
+        Ok(Self {
+            threads: threads.collect::<Result<_, _>>()?,
+            next: Cell::new(0),
+        })
+    }
+
+    /// A place for a connection, on each ring in turn.
+    ///
+    /// # Errors
+    /// The rings have no place left, or the descriptor cannot be duplicated.
+    pub(crate) fn open(&self, socket: impl AsFd, mail: &Arc<LineMail>) -> io::Result<Place> {
+        let socket: OwnedFd = socket.as_fd().try_clone_to_owned()?;
+        let first = self.next.replace(self.next.get().wrapping_add(1));
+        let count = self.threads.len();
+        for thread in (0..count).map(|step| first.wrapping_add(step) % count) {
+            if let Some(line) = self.threads[thread].take_place() {
+                let mail = Arc::clone(mail);
+                let place = Place { thread, line };
+                self.push(place, |line| Command::Open { line, socket, mail });
+                return Ok(place);
+            }
+        }
+        Err(io::Error::other("every place of the io_uring threads is taken"))
+    }
+
+    /// Tells the connection's ring something.
+    pub(crate) fn push(&self, place: Place, command: impl FnOnce(u32) -> Command) {
+        self.threads[place.thread].shared.inbox.push(command(place.line));
+    }
+
+    /// The connection is over and the kernel holds nothing of it.
+    pub(crate) fn free(&self, place: Place) {
+        self.threads[place.thread].free.borrow_mut().push(place.line);
+    }
+
+    /// For the pool's memory: to be asked before an extent is punched.
+    pub(crate) fn page_holder(&self) -> Arc<dyn PageHolder> {
+        let shared = self.threads.iter().map(|thread| Arc::clone(&thread.shared));
+        Arc::new(Holder(shared.collect()))
+    }
+
+    /// Extents that are registered now, in all rings together.
+    #[cfg(test)]
+    pub(crate) fn registered_extents(&self) -> usize {
+        self.threads.iter().map(|thread| thread.shared.registered.len()).sum()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for thread in &self.threads {
+            thread.shared.inbox.push(Command::Stop);
+        }
+        for thread in &mut self.threads {
+            if thread.ended.recv_timeout(JOIN_WITHIN) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!("an io_uring thread does not end; it is left behind");
+                continue;
+            }
+            if let Some(handle) = thread.handle.take() {
+                // It cannot have panicked: that ends the process.
+                let _ = handle.join();
+            }
+        }
+    }
+}
+
+impl Thread {
+    fn start(number: usize, settings: Settings) -> Result<Self, Unavailable> {
+        let shared = Arc::new(Shared {
+            inbox: Inbox::new().map_err(Unavailable::system("make an eventfd"))?,
+            registered: Registered::default(),
+        });
+        let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let files = u32::try_from(descriptors).unwrap_or(u32::MAX).min(MAX_FILES);
+        let (ready, is_ready) = sync_channel(1);
+        let (ending, ended) = sync_channel::<()>(1);
+        let of = Arc::clone(&shared);
+        let handle = std::thread::Builder::new()
+            .name(format!("uring-{number}"))
+            .spawn(move || {
+                let _ending = ending;
+                let _guard = AbortOnPanic;
+                run(of, settings, files, &ready);
+            })
+            .map_err(Unavailable::system("start a thread"))?;
+        let started = is_ready.recv();
+        started.expect("invariant: the thread says how its start went")?;
+        Ok(Self {
+            shared,
+            free: RefCell::new((0..files).rev().collect()),
+            ended,
+            handle: Some(handle),
+        })
+    }
+
+    fn take_place(&self) -> Option<u32> {
+        let has_ended = self.handle.as_ref().is_none_or(JoinHandle::is_finished);
+        if has_ended { None } else { self.free.borrow_mut().pop() }
+    }
+}
+
+fn run(shared: Arc<Shared>, settings: Settings, files: u32, ready: &SyncSender<Result<(), Unavailable>>) {
+    let extents = (settings.total_buffers / settings.extent_buffers).min(MAX_EXTENTS);
+    let extents = u16::try_from(extents).expect("invariant: a table of 2^14 entries");
+    let opened = open(files, extents);
+    let (answer, ring) = match opened {
+        Ok(ring) => (Ok(()), Some(ring)),
+        Err(error) => (Err(error), None),
+    };
+    // Whoever started the thread waits for this.
+    let _ = ready.send(answer);
+    let Some(ring) = ring else { return };
+    let worker = Worker::new(ring, shared, Extents::new(extents, settings.extent_buffers), files);
+    if let Err(error) = worker.run() {
+        tracing::error!("an io_uring thread has ended, its connections with it: {error}");
+    }
+}
+
+fn open(files: u32, extents: u16) -> Result<Ring, Unavailable> {
+    let mut ring = Ring::open(ENTRIES).map_err(Unavailable::of_setup)?;
+    let missing = ring.missing().map_err(Unavailable::system("probe"))?;
+    if let Some(operation) = missing {
+        return Err(Unavailable::MissingOperation { operation });
+    }
+    ring.make_tables(files, extents)
+        .map_err(Unavailable::system("register tables"))?;
+    Ok(ring)
+}
+
+struct Holder(Vec<Arc<Shared>>);
+
+impl PageHolder for Holder {
+    fn let_go(&self, job: JobKey, arena: ArenaKind, extent: u32) -> io::Result<()> {
+        let key = ExtentKey { job, arena, extent };
+        let holding = || self.0.iter().filter(|ring| ring.registered.contains(key));
+        for ring in holding() {
+            ring.inbox.push(Command::Forget(key));
+        }
+        holding().try_for_each(|ring| ring.registered.wait_forgotten(key, FORGET_WITHIN))
+    }
+}
+
+/// A panic in a ring's thread is a broken invariant of our own: the process ends, as for the server's own tasks.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}

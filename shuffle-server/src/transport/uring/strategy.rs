@@ -1,0 +1,103 @@
+//! The send strategy of connections that go through a ring.
+
+use std::io;
+use std::num::NonZero;
+use std::os::fd::AsFd;
+use std::rc::Rc;
+
+use buffer_pool::SlotRef;
+use shuffle_protocol::ShuffleError;
+use tracing::{debug, info, warn};
+
+use super::engine::{Engine, Settings};
+use super::line::Line;
+use super::piece::Gather;
+use crate::server::Service;
+use crate::transport::outbox::{MAX_SLICES, Outbox, WRITE_BYTES};
+use crate::transport::send::{SendStrategy, Strategy};
+
+/// Rings are for machines with many connections: one for so many processors.
+const PROCESSORS_PER_RING: usize = 8;
+const MAX_RINGS: usize = 4;
+
+/// Pieces go to a ring's thread; slots are done at the last completion of the gather they were sent in.
+#[derive(Debug)]
+pub(crate) struct UringSend {
+    line: Line,
+}
+
+impl UringSend {
+    /// `None`: the connection is to go another way. Said once for the server where the rings cannot be had, and for each
+    /// connection they have no place for.
+    pub(crate) fn open(service: &Service, socket: impl AsFd) -> Option<Self> {
+        let rings = service.rings.get_or_init(|| start(service)).as_ref()?;
+        match Line::open(rings, socket) {
+            Ok(line) => Some(Self { line }),
+            Err(error) => {
+                warn!("a connection is copied: {error}");
+                None
+            }
+        }
+    }
+}
+
+fn start(service: &Service) -> Option<Rc<Engine>> {
+    let pool = &service.config.pool;
+    let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+    let settings = Settings {
+        threads: (processors / PROCESSORS_PER_RING).clamp(1, MAX_RINGS),
+        total_buffers: pool.buffers,
+        buffer_bytes: pool.buffer_bytes,
+        extent_buffers: pool.extent_buffers,
+    };
+    match Engine::start(settings) {
+        Ok(engine) => {
+            info!("io_uring: {} rings, each with its thread", settings.threads);
+            let holder = engine.page_holder();
+            service.with_backing(|backing| backing.set_page_holder(holder));
+            Some(Rc::new(engine))
+        }
+        Err(unavailable) => {
+            warn!("payload is copied: {unavailable}");
+            None
+        }
+    }
+}
+
+impl SendStrategy for UringSend {
+    fn strategy(&self) -> Strategy {
+        Strategy::Uring
+    }
+
+    fn try_send(&self, outbox: &mut Outbox, done: &mut Vec<SlotRef>) -> io::Result<()> {
+        let mut moved = self.line.take_news(done)?;
+        if self.line.has_room() && !outbox.is_empty() {
+            self.line.send(Gather::new(outbox.take(WRITE_BYTES, MAX_SLICES)));
+            moved = true;
+        }
+        if moved {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WouldBlock.into())
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        self.line.is_idle()
+    }
+
+    async fn ready(&self) -> io::Result<()> {
+        self.line.wait().await;
+        Ok(())
+    }
+
+    fn handle_pong(&self, _nonce: u64, _done: &mut Vec<SlotRef>) -> Result<(), ShuffleError> {
+        Ok(())
+    }
+
+    async fn finish(self, done: &mut Vec<SlotRef>) {
+        let (copied, uncopied) = self.line.zero_copy_sends();
+        debug!("zero-copy sends: {uncopied}, and {copied} that the kernel copied after all");
+        self.line.finish(done).await;
+    }
+}

@@ -1,0 +1,7 @@
+mod extents;
+mod in_flight;
+mod memory;
+mod plan;
+mod sender;
+mod sockets;
+mod threshold;
