@@ -58,6 +58,7 @@ pub const KEYS: &[Key] = &[
     key!("node.listen", "listen", "ADDR", "Address and port for other nodes; port 0 picks a free one", node.listen, address, shown),
     key!("node.advertise", "advertise", "HOST:PORT", "Name under which other nodes reach this one [default: the listen address]", node.advertise, node, shown_option),
     key!("node.stripes", "stripes", "N", "TCP connections per pair of nodes", node.stripes, count, number),
+    key!("node.cores", "cores", "N,..", "Processor cores the server stays on; its pool lies in the memory nearest to them [default: any]", node.cores, ids, shown_ids),
     key!("executor.socket", "socket", "PATH", "Unix socket for the executors of this node", executor.socket, path, shown_path),
     key!("executor.mode", "socket-mode", "OCTAL", "Permission bits of the socket, whatever the umask", executor.mode, octal, shown_octal),
     key!("executor.allowed_uids", "allowed-uids", "UID,..", "Users who may attach beside the server's own and root", executor.allowed_uids, ids, shown_ids),

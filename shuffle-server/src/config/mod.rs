@@ -62,6 +62,8 @@ pub struct NodeSection {
     pub advertise: Option<NodeAddress>,
     /// TCP connections per pair of nodes.
     pub stripes: u32,
+    /// Processor cores that the server's threads stay on; any when empty.
+    pub cores: Vec<u32>,
 }
 
 /// `executor.*`
@@ -200,6 +202,7 @@ impl Default for Config {
                 listen: SocketAddr::from(([127, 0, 0, 1], 7337)),
                 advertise: None,
                 stripes: 1,
+                cores: Vec::new(),
             },
             executor: ExecutorSection {
                 socket: PathBuf::from(limits::DEFAULT_SOCKET),

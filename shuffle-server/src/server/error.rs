@@ -22,6 +22,16 @@ pub enum ServerError {
         /// Why not.
         source: io::Error,
     },
+    /// The server may not run on the cores it was given.
+    #[error(
+        "cannot stay on the cores {cores:?}: {source}; give node.cores cores that this machine has and this process may use, or none"
+    )]
+    Cores {
+        /// As configured.
+        cores: Vec<u32>,
+        /// Why not.
+        source: io::Error,
+    },
     /// The pool's memory could not be had.
     #[error("cannot allocate the buffer pool: {0}")]
     Pool(String),
@@ -45,7 +55,7 @@ impl ServerError {
         ExitCode::from(match self {
             Self::Socket(_) | Self::Listen { .. } => 3,
             Self::Pool(_) => 4,
-            Self::Address(_) => 2,
+            Self::Address(_) | Self::Cores { .. } => 2,
             Self::System { .. } => 1,
         })
     }

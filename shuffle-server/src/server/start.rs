@@ -5,6 +5,7 @@ use std::os::unix::net::UnixListener as StdUnixListener;
 use std::rc::Rc;
 
 use buffer_pool::{MemfdBacking, NetworkPool};
+use rustix::thread::{CpuSet, sched_setaffinity};
 use shuffle_protocol::{Incarnation, NodeAddress};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
@@ -31,6 +32,11 @@ pub(super) fn start(config: Config) -> Result<Started, ServerError> {
     for warning in &config.warnings {
         warn!("{warning}");
     }
+    // Before anything is allocated, and before there is another thread: memory comes from the node of the core that asks for it.
+    stay_on(&config.node.cores).map_err(|source| ServerError::Cores {
+        cores: config.node.cores.clone(),
+        source,
+    })?;
     let mut socket = ExecutorSocket::bind(&config.executor.socket, config.executor.mode)?;
     let unix = system("take the executors' socket", unix_listener(&mut socket))?;
     let tcp = listen(&config).map_err(|source| ServerError::Listen {
@@ -58,6 +64,21 @@ pub(super) fn start(config: Config) -> Result<Started, ServerError> {
         unix,
         tcp,
     })
+}
+
+fn stay_on(cores: &[u32]) -> io::Result<()> {
+    if cores.is_empty() {
+        return Ok(());
+    }
+    let mut set = CpuSet::new();
+    for core in cores {
+        let core = usize::try_from(*core).unwrap_or(usize::MAX);
+        if core >= CpuSet::MAX_CPU {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        set.set(core);
+    }
+    Ok(sched_setaffinity(None, &set)?)
 }
 
 fn unix_listener(socket: &mut ExecutorSocket) -> io::Result<UnixListener> {

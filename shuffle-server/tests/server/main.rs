@@ -38,6 +38,16 @@ fn a_port_in_use_and_a_wrong_configuration_have_their_exit_status_and_message() 
         ),
         (&["--buffers", "many"], 2, "pool.buffers"),
         (
+            &["--listen", "127.0.0.1:0", "--cores", "1023"],
+            2,
+            "give node.cores cores",
+        ),
+        (
+            &["--listen", "127.0.0.1:0", "--cores", "99999"],
+            2,
+            "give node.cores cores",
+        ),
+        (
             &[
                 "--listen",
                 "127.0.0.1:0",
@@ -57,6 +67,14 @@ fn a_port_in_use_and_a_wrong_configuration_have_their_exit_status_and_message() 
         assert!(output.stdout.is_empty(), "no ready line");
         assert_eq!(dir.path().read_dir().unwrap().count(), 0, "nothing is left behind");
     }
+}
+
+#[test]
+fn it_stays_on_the_cores_it_is_given() {
+    let server = Server::start(&["--cores", "0"]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+    assert_eq!(allowed.map(str::trim), Some("0"));
 }
 
 #[test]
