@@ -27,6 +27,7 @@ use rustix::{
 
 use crate::{
     buffer::{Home, Shared, Writable},
+    file_range::FileRange,
     ids::to_usize,
     region::{LeaseError, Region, SharedWords},
 };
@@ -41,7 +42,7 @@ const BLOCK_BYTES: u64 = 512;
 #[derive(Debug)]
 pub struct ArenaFile {
     writable: OwnedFd,
-    readonly: OwnedFd,
+    readonly: Arc<OwnedFd>,
     extent_bytes: u64,
 }
 
@@ -64,7 +65,7 @@ impl ArenaFile {
         rustix::fs::fcntl_add_seals(&writable, SEALS)?;
         Ok(Self {
             writable,
-            readonly,
+            readonly: Arc::new(readonly),
             extent_bytes,
         })
     }
@@ -103,6 +104,11 @@ impl ArenaFile {
     /// For the job's readers.
     pub fn readonly_fd(&self) -> BorrowedFd<'_> {
         self.readonly.as_fd()
+    }
+
+    /// A part of the file, to be sent from where it lies.
+    pub fn range(&self, offset: u64, length: u32) -> FileRange {
+        FileRange::new(Arc::clone(&self.readonly), offset, length)
     }
 
     fn fallocate(&self, flags: FallocateFlags, extent: u32) -> io::Result<()> {

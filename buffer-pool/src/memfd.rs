@@ -18,7 +18,8 @@ use crate::{
     backing::{Backing, PageHolder},
     budget,
     error::PoolError,
-    ids::{ArenaKind, JobKey},
+    file_range::FileRange,
+    ids::{ArenaKind, JobKey, SlotRef},
     network_pool::PoolConfig,
 };
 
@@ -134,6 +135,19 @@ impl MemfdBacking {
     /// The descriptor for the job's readers.
     pub fn readonly_fd(&self, job: JobKey, kind: ArenaKind) -> Option<BorrowedFd<'_>> {
         self.file(job, kind).map(ArenaFile::readonly_fd)
+    }
+
+    /// `length` bytes at `offset` of a buffer, where they lie in the arena's file. They stay as they are while the buffer is
+    /// pinned. `None` if there is no such job, or they do not lie within one buffer.
+    pub fn file_range(&self, slot: SlotRef, offset: u32, length: u32) -> Option<FileRange> {
+        let end = offset.checked_add(length)?;
+        if slot.slot >= self.config.total_buffers || end > self.config.buffer_bytes {
+            return None;
+        }
+        let start = u64::from(slot.slot) * u64::from(self.config.buffer_bytes) + u64::from(offset);
+        self.jobs
+            .get(&slot.job)
+            .map(|arenas| arenas[slot.arena.index()].file.range(start, length))
     }
 
     fn file(&self, job: JobKey, kind: ArenaKind) -> Option<&ArenaFile> {

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::time::Duration;
 
-use shuffle_server::config::{Config, KEYS, LoadError, LogFormat, load_from};
+use shuffle_server::config::{Config, KEYS, LoadError, LogFormat, SendMode, load_from};
 
 fn load(args: &[&str], environment: &[(&str, &str)]) -> Result<Config, LoadError> {
     let args = ["shuffle-server"].iter().chain(args).map(OsString::from);
@@ -213,4 +213,22 @@ fn the_secret_is_read_checked_and_never_shown() {
     fs::write(&path, "short").unwrap();
     assert!(invalid(&["--secret-file", text], &[]).contains("5 bytes"));
     assert!(invalid(&["--secret-file", "/nonexistent"], &[]).contains("cannot be read"));
+}
+
+#[test]
+fn the_way_to_send_is_one_of_four() {
+    assert_eq!(load(&[], &[]).unwrap().transport.send, SendMode::Auto);
+    for (name, mode) in [
+        ("auto", SendMode::Auto),
+        ("copy", SendMode::Copy),
+        ("sendfile", SendMode::Sendfile),
+        ("uring", SendMode::Uring),
+    ] {
+        assert_eq!(load(&["--transport-send", name], &[]).unwrap().transport.send, mode);
+    }
+    let problems = invalid(&["--transport-send", "splice"], &[]);
+    assert!(
+        problems.contains("transport.send") && problems.contains("sendfile or uring"),
+        "{problems}"
+    );
 }

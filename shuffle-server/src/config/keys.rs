@@ -83,9 +83,10 @@ pub const KEYS: &[Key] = &[
     key!("timeouts.refused_grace", "refused-grace", "DURATION", "How long a node that refuses connections may still be starting", timeouts.refused_grace, parse_duration, shown_duration),
     key!("timeouts.group_verdict", "group-verdict-timeout", "DURATION", "How long a failed group waits for its home server's verdict", timeouts.group_verdict, parse_duration, shown_duration),
     key!("timeouts.unread_expiry", "unread-expiry", "DURATION", "How long a finished partition waits for its readers", timeouts.unread_expiry, parse_duration, shown_duration),
-    key!("transport.send", "transport-send", "STRATEGY", "How payload leaves for other servers: auto, copy or uring", transport.send, send_mode, shown_send_mode),
+    key!("transport.send", "transport-send", "HOW", "How bytes are sent to other nodes: auto, copy, sendfile or uring", transport.send, send_mode, shown_send_mode),
     key!("transport.send_buffer", "send-buffer", "SIZE", "Kernel send buffer between nodes, 0 for the kernel's choice", transport.send_buffer_bytes, size32, shown_size32),
     key!("transport.receive_buffer", "receive-buffer", "SIZE", "Kernel receive buffer between nodes, 0 for the kernel's choice", transport.receive_buffer_bytes, size32, shown_size32),
+    key!("transport.unsent", "transport-unsent", "SIZE", "Unsent bytes in the kernel up to which more are given to it, 0 for the kernel's choice", transport.unsent_bytes, size32, shown_size32),
     key!("log.filter", "log", "FILTER", "Log filter, such as info or shuffle_server=debug", log.filter, filter, shown),
     key!("log.format", "log-format", "FORMAT", "How log lines look: text or json", log.format, format, shown_format),
 ];
@@ -165,15 +166,6 @@ fn filter(text: &str) -> Result<String, String> {
     })
 }
 
-fn send_mode(text: &str) -> Result<SendMode, String> {
-    match text {
-        "auto" => Ok(SendMode::Auto),
-        "copy" => Ok(SendMode::Copy),
-        "uring" => Ok(SendMode::Uring),
-        _ => Err("no such strategy; give auto, copy or uring".to_owned()),
-    }
-}
-
 fn format(text: &str) -> Result<LogFormat, String> {
     match text {
         "text" => Ok(LogFormat::Text),
@@ -181,6 +173,21 @@ fn format(text: &str) -> Result<LogFormat, String> {
         _ => Err("no such format; give text or json".to_owned()),
     }
 }
+
+fn send_mode(text: &str) -> Result<SendMode, String> {
+    SEND_MODES
+        .iter()
+        .find(|(name, _)| *name == text)
+        .map(|(_, mode)| *mode)
+        .ok_or_else(|| "no such way to send; give auto, copy, sendfile or uring".to_owned())
+}
+
+const SEND_MODES: [(&str, SendMode); 4] = [
+    ("auto", SendMode::Auto),
+    ("copy", SendMode::Copy),
+    ("sendfile", SendMode::Sendfile),
+    ("uring", SendMode::Uring),
+];
 
 // ---------------------------------------------------------------- printers
 
@@ -234,19 +241,15 @@ fn shown_duration(value: &std::time::Duration) -> Option<Value> {
     Some(Value::String(format_duration(*value)))
 }
 
-fn shown_send_mode(value: &SendMode) -> Option<Value> {
-    let text = match value {
-        SendMode::Auto => "auto",
-        SendMode::Copy => "copy",
-        SendMode::Uring => "uring",
-    };
-    Some(Value::String(text.to_owned()))
-}
-
 fn shown_format(value: &LogFormat) -> Option<Value> {
     let text = match value {
         LogFormat::Text => "text",
         LogFormat::Json => "json",
     };
     Some(Value::String(text.to_owned()))
+}
+
+fn shown_send_mode(value: &SendMode) -> Option<Value> {
+    let (name, _) = SEND_MODES.iter().find(|(_, mode)| mode == value)?;
+    Some(Value::String((*name).to_owned()))
 }

@@ -164,16 +164,20 @@ pub struct TransportSection {
     pub send_buffer_bytes: u32,
     /// `SO_RCVBUF` in bytes; 0 leaves it to the kernel.
     pub receive_buffer_bytes: u32,
+    /// `TCP_NOTSENT_LOWAT` in bytes; 0 leaves it to the kernel.
+    pub unsent_bytes: u32,
 }
 
-/// Which way payload leaves for other servers.
+/// How bytes are sent to other nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SendMode {
-    /// What is best where the server runs.
+    /// What was measured to be best; see docs/performance.md.
     Auto,
-    /// Gathering vectored writes.
+    /// Gathering writes: the kernel copies.
     Copy,
-    /// io_uring on threads of its own.
+    /// `sendfile` from the arenas: the kernel refers to their pages.
+    Sendfile,
+    /// io_uring, on threads of its own.
     Uring,
 }
 
@@ -240,6 +244,7 @@ impl Default for Config {
                 send: SendMode::Auto,
                 send_buffer_bytes: 0,
                 receive_buffer_bytes: 0,
+                unsent_bytes: 512 << 10,
             },
             log: LogSection {
                 filter: "info".to_owned(),

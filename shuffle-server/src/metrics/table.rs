@@ -84,6 +84,13 @@ pub const METRICS: &[Metric] = &[
     metric("server_open_files", Gauge, Count, "Open descriptors of the server"),
     metric("peer_connections", Gauge, Count, "TCP connections to other servers"),
     metric("peer_connections_peak", Gauge, Count, "Most TCP connections to other servers at one time"),
+    metric("peer_connections_copy", Gauge, Count, "Connections to other servers on which the kernel copies what is sent"),
+    metric("peer_connections_sendfile", Gauge, Count, "Connections to other servers on which sendfile sends"),
+    metric("peer_connections_uring", Gauge, Count, "Connections to other servers on which io_uring sends"),
+    metric("send_bytes_copied", Counter, Bytes, "Payload sent by copy and sendfile that the kernel copied"),
+    metric("send_bytes_uncopied", Counter, Bytes, "Payload sent by sendfile, by reference to its pages"),
+    metric("send_bytes_uring", Counter, Bytes, "Payload given to io_uring to be sent"),
+    metric("send_fallbacks", Counter, Count, "Connections to other servers that did not get the configured way to send"),
     metric("connections_refused", Counter, Count, "Connections closed in their handshake"),
     metric("accept_exhausted", Counter, Count, "Times a connection could not be accepted for want of descriptors or memory"),
 ];

@@ -117,8 +117,11 @@ impl Path {
         true
     }
 
-    /// The other side has answered the ping that followed these.
+    /// The other side has answered the ping that followed these. The driver has pings of its own, with higher nonces.
     pub(crate) fn handle_pong(&mut self, nonce: u64) {
+        if nonce > self.durable_count {
+            return;
+        }
         while self.durable.front().is_some_and(|(count, _)| *count <= nonce) {
             self.durable.pop_front();
         }

@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::metrics::{self, ProcessGauges};
 use crate::node::{LinkId, Node, SessionId, Wake};
 use crate::notify::{Signal, Signals};
-use crate::transport::{READ_BYTES, Rings};
+use crate::transport::{READ_BYTES, Rings, SendCounters};
 
 /// The core as this server runs it.
 pub(crate) type Core = Node<MemfdBacking>;
@@ -34,6 +34,8 @@ pub(crate) struct Service {
     pub(crate) activity: Notify,
     /// Control data just read from some Unix socket; borrowed for one read at a time.
     pub(crate) read_buffer: RefCell<Box<[u8]>>,
+    /// How bytes were sent to other servers.
+    pub(crate) sending: Rc<SendCounters>,
     /// The io_uring threads, started by the first connection that is to use them; `None`: there can be none.
     pub(crate) rings: OnceCell<Option<Rc<Rings>>>,
     core: RefCell<Core>,
@@ -56,6 +58,7 @@ impl Service {
             timer: Notify::new(),
             activity: Notify::new(),
             read_buffer: RefCell::new(vec![0; READ_BYTES].into()),
+            sending: Rc::default(),
             rings: OnceCell::new(),
             core: RefCell::new(core),
             sessions: RefCell::default(),
@@ -169,6 +172,7 @@ impl Service {
         ] {
             gauges.push((name.to_owned(), value));
         }
+        gauges.extend(self.sending.named().map(|(name, value)| (name.to_owned(), value)));
         self.core.borrow_mut().set_external_gauges(gauges);
     }
 

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use buffer_pool::{JobKey, Shared, SlotRef, Writable};
+use buffer_pool::{FileRange, JobKey, Shared, SlotRef, Writable};
 use shuffle_protocol::error::{ErrorKind, Initiator};
 use shuffle_protocol::{JobId, ShuffleError};
 
@@ -21,6 +21,15 @@ impl Service {
         mapped
             .shared(slot.slot, offset, length)
             .map_err(|error| unmapped(slot, &error))
+    }
+
+    /// The same, as a part of the arena's file.
+    ///
+    /// # Errors
+    /// There are no such bytes.
+    pub(crate) fn file_range(&self, slot: SlotRef, offset: u32, length: u32) -> Result<FileRange, ShuffleError> {
+        self.with_backing(|backing| backing.file_range(slot, offset, length))
+            .ok_or_else(|| unmapped(slot, &"its bytes are not in the arena's file"))
     }
 
     /// A whole slot, to be received into.

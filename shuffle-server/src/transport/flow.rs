@@ -14,6 +14,7 @@ use shuffle_protocol::ShuffleError;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::control::{Error as ErrorMessage, Goodbye};
 use shuffle_protocol::error::ErrorKind;
+use shuffle_protocol::frame::SlotEntry;
 use tokio::sync::Notify;
 
 use super::outbox::{MAX_UNSENT_BYTES, Outbox, WRITE_BYTES};
@@ -24,7 +25,7 @@ use crate::notify::Signal;
 use crate::server::Service;
 
 /// How long the last words to a connection may take.
-const FAREWELL: Duration = Duration::from_secs(1);
+pub(crate) const FAREWELL: Duration = Duration::from_secs(1);
 
 /// Why a connection ends.
 #[derive(Debug)]
@@ -179,6 +180,11 @@ impl<S: SendStrategy> Flow<S> {
         report_sent(&service, &done);
     }
 
+    /// Whether the kernel may still read slots that were sent.
+    pub(crate) fn holds_slots(&self) -> bool {
+        self.send.holds_slots()
+    }
+
     async fn flush(&self) -> bool {
         while !self.is_idle() {
             match self.send() {
@@ -213,12 +219,9 @@ impl<S: SendStrategy> Flow<S> {
         for output in outputs.drain(..) {
             match output {
                 Output::Slot { entry, slot } if self.inline => {
-                    match self.service.lease(slot, entry.offset, entry.length) {
-                        Ok(lease) => outbox.push_payload(entry, slot, lease),
-                        Err(error) => {
-                            lost.push(slot);
-                            failure = failure.or(Some(error));
-                        }
+                    if let Err(error) = self.push_payload(&mut outbox, entry, slot) {
+                        lost.push(slot);
+                        failure = failure.or(Some(error));
                     }
                 }
                 other => {
@@ -231,6 +234,16 @@ impl<S: SendStrategy> Flow<S> {
         outbox.finish_run();
         self.sent(&lost);
         failure.map_or(Ok(more), Err)
+    }
+
+    fn push_payload(&self, outbox: &mut Outbox, entry: SlotEntry, slot: SlotRef) -> Result<(), ShuffleError> {
+        let SlotEntry { offset, length, .. } = entry;
+        if self.send.takes_file(length) {
+            outbox.push_file(entry, slot, self.service.file_range(slot, offset, length)?);
+        } else {
+            outbox.push_payload(entry, slot, self.service.lease(slot, offset, length)?);
+        }
+        Ok(())
     }
 
     fn send(&self) -> io::Result<()> {

@@ -13,12 +13,10 @@ use shuffle_protocol::{NodeAddress, ShuffleError};
 use tokio::net::TcpStream;
 use tracing::info;
 
-use super::flow::{End, Flow, end_of_stream};
+use super::flow::{End, FAREWELL, Flow, end_of_stream};
 use super::local::asks_status;
-use super::send::{CopySend, SendStrategy};
+use super::send::{Chosen, SendStrategy};
 use super::tcp::{Inbound, Incoming, Into, reset_on_close};
-use super::uring::UringSend;
-use crate::config::SendMode;
 use crate::node::{Landing, LinkId, Output, SessionId};
 use crate::notify::Signal;
 use crate::server::Service;
@@ -38,24 +36,19 @@ pub(crate) enum Remote {
 /// Carries a connection that has passed its handshake to its end.
 pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStream, signal: Rc<Signal>) {
     let stream = Rc::new(stream);
-    let is_node = matches!(remote, Remote::Node(..));
-    if is_node
-        && service.config.transport.send == SendMode::Uring
-        && let Some(send) = UringSend::open(&service, &*stream)
-    {
-        return carry_by(service, remote, stream, signal, send).await;
-    }
-    let send = CopySend::new(Rc::clone(&stream));
-    carry_by(service, remote, stream, signal, send).await;
-}
-
-async fn carry_by(
-    service: Rc<Service>,
-    remote: Remote,
-    stream: Rc<TcpStream>,
-    signal: Rc<Signal>,
-    send: impl SendStrategy,
-) {
+    let chosen = match &remote {
+        Remote::Node(..) => Chosen::for_node(&service, &stream),
+        Remote::Executor(..) => Ok(Chosen::inline(&stream)),
+    };
+    let send = match chosen {
+        Ok(send) => send,
+        Err(error) => {
+            info!("{} cannot be sent to: {error}", remote.name());
+            let flow = Flow::new(&service, signal, true, Chosen::inline(&stream));
+            flow.say_goodbye(&error, |_, _| false).await;
+            return remote.close(&service, error);
+        }
+    };
     let flow = Flow::new(&service, Rc::clone(&signal), true, send);
     info!("{} is sent to by {}", remote.name(), flow.strategy());
     let mut inbound = Inbound::new(Rc::clone(&signal));
@@ -73,7 +66,8 @@ async fn carry_by(
             error
         }
         End::Refused(error) => {
-            if !flow.say_goodbye(&error, &mut poll).await {
+            let told = flow.say_goodbye(&error, &mut poll).await;
+            if !told || flow.holds_slots() && !is_closed_by_peer(&stream).await {
                 reset_on_close(&stream);
             }
             error
@@ -84,6 +78,26 @@ async fn carry_by(
     drop(stream);
     remote.close(&service, reason);
     flow.finish().await;
+}
+
+/// Resolves when the other side has closed, which it does once it has read the goodbye; false: it takes too long.
+async fn is_closed_by_peer(stream: &TcpStream) -> bool {
+    let mut unheard = [0; 4096];
+    let closed = async {
+        loop {
+            match stream.try_read(&mut unheard) {
+                Ok(0) => return,
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if stream.readable().await.is_err() {
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
+    };
+    tokio::time::timeout(FAREWELL, closed).await.is_ok()
 }
 
 async fn read(
@@ -99,7 +113,7 @@ async fn read(
         if let Some(reason) = signal.close_reason() {
             return End::Refused(reason);
         }
-        if let Err(end) = take_in(service, remote, flow, signal, inbound) {
+        if let Err(end) = take_in(service, remote, stream, flow, signal, inbound) {
             return end;
         }
         flow.may_read().await;
@@ -125,6 +139,7 @@ async fn read(
 fn take_in(
     service: &Service,
     remote: &Remote,
+    stream: &TcpStream,
     flow: &Flow<impl SendStrategy>,
     signal: &Signal,
     inbound: &mut Inbound,
@@ -154,7 +169,13 @@ fn take_in(
                 };
                 inbound.expect(head, place);
             }
-            Incoming::Payload(head) => remote.handle_payload(service, head).map_err(End::Refused)?,
+            Incoming::Payload(head) => {
+                // What is read after a reset can have been overwritten where the sender's kernel only referred to it.
+                if let Some(error) = stream.take_error()? {
+                    return Err(error.into());
+                }
+                remote.handle_payload(service, head).map_err(End::Refused)?;
+            }
         }
     }
     Ok(())

@@ -30,5 +30,6 @@ pub(crate) use accept::accept_all;
 pub(crate) use dial::dial_all;
 pub(crate) use local::{READ_BYTES, serve_unix};
 pub(crate) use port::serve_tcp;
+pub(crate) use send::SendCounters;
 pub use socket::{ExecutorSocket, SocketError};
 pub(crate) use uring::Engine as Rings;

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use buffer_pool::{Shared, SlotRef};
+use buffer_pool::{FileRange, Shared, SlotRef};
 use bytes::{Buf as _, Bytes, BytesMut};
 use shuffle_protocol::frame::{self, EndEntry, FrameError, FrameKind, GrantEntry, NumberEntry, SlotEntry};
 
@@ -33,6 +33,8 @@ enum Segment {
         written: usize,
         slot: SlotRef,
     },
+    /// Payload that goes from where it lies in a file; `range` is what is still unsent.
+    File { range: FileRange, slot: SlotRef },
 }
 
 /// A part of what is to be sent, taken off the outbox: whoever has taken it answers for its slot.
@@ -88,6 +90,7 @@ pub(crate) struct Outbox {
     segments: VecDeque<Segment>,
     heads: BytesMut,
     payload: usize,
+    files: u64,
     run: Run,
     entries: Entries,
 }
@@ -127,6 +130,15 @@ impl Outbox {
         });
     }
 
+    /// Appends a buffer whose payload goes inline, from the file in which it lies.
+    pub(crate) fn push_file(&mut self, entry: SlotEntry, slot: SlotRef, range: FileRange) {
+        self.finish_run();
+        self.encode_own(|heads| frame::encode_data_head(entry.stream, entry.sequence, &[entry], heads));
+        self.payload += length_of(&range);
+        self.files += 1;
+        self.segments.push_back(Segment::File { range, slot });
+    }
+
     /// Turns the run that is being gathered into a frame; call it before writing.
     pub(crate) fn finish_run(&mut self) {
         if std::mem::take(&mut self.run) == Run::Nothing {
@@ -159,7 +171,25 @@ impl Outbox {
         self.segments.is_empty()
     }
 
-    /// Fills `slices` with what is to be written next, in order; gives how many were filled.
+    /// Unsent buffers that go from a file.
+    pub(crate) fn unsent_files(&self) -> u64 {
+        self.files
+    }
+
+    /// What is to be sent next, if it lies in a file.
+    pub(crate) fn next_file(&self) -> Option<&FileRange> {
+        match self.segments.front() {
+            Some(Segment::File { range, .. }) => Some(range),
+            _ => None,
+        }
+    }
+
+    /// Whether something follows the first `filled` slices of a gather.
+    pub(crate) fn is_longer_than(&self, filled: usize) -> bool {
+        self.segments.len() > filled
+    }
+
+    /// Fills `slices` with what is to be written next, in order, up to what lies in a file; gives how many were filled.
     pub(crate) fn gather<'a>(&'a self, slices: &mut [IoSlice<'a>; MAX_SLICES]) -> usize {
         let mut heads = self.heads.as_ref();
         let mut filled = 0;
@@ -171,6 +201,7 @@ impl Outbox {
                     IoSlice::new(head)
                 }
                 Segment::Payload { lease, written, .. } => IoSlice::new(&lease.as_ref()[*written..]),
+                Segment::File { .. } => break,
             };
             filled += 1;
         }
@@ -200,6 +231,17 @@ impl Outbox {
                     }
                     done.push(*slot);
                 }
+                Segment::File { range, slot } => {
+                    let step = count.min(length_of(range));
+                    range.advance(u32::try_from(step).expect("invariant: a step is at most the range"));
+                    self.payload -= step;
+                    count -= step;
+                    if range.length() > 0 {
+                        return;
+                    }
+                    self.files -= 1;
+                    done.push(*slot);
+                }
             }
             self.segments.pop_front();
         }
@@ -221,6 +263,7 @@ impl Outbox {
                     let lease = lease.slice(written..);
                     (Piece::Payload { lease, slot }, length)
                 }
+                Segment::File { .. } => unreachable!("invariant: files are for strategies that ask for them"),
             };
             taken.push(piece);
             count += length;
@@ -233,12 +276,12 @@ impl Outbox {
         self.run = Run::Nothing;
         self.entries.clear();
         self.heads.clear();
-        self.payload = 0;
+        (self.payload, self.files) = (0, 0);
         self.segments
             .drain(..)
             .filter_map(|segment| match segment {
                 Segment::Head(_) => None,
-                Segment::Payload { slot, .. } => Some(slot),
+                Segment::Payload { slot, .. } | Segment::File { slot, .. } => Some(slot),
             })
             .collect()
     }
@@ -275,4 +318,8 @@ impl Outbox {
         }
         Ok(())
     }
+}
+
+fn length_of(range: &FileRange) -> usize {
+    usize::try_from(range.length()).unwrap_or(usize::MAX)
 }

@@ -175,21 +175,29 @@ impl Inbound {
 pub(crate) fn configure(stream: &TcpStream, config: &crate::config::Config) -> io::Result<()> {
     let socket = socket2::SockRef::from(stream);
     let timeouts = &config.timeouts;
-    // The kernel counts these in whole seconds. They only back up the keepalive of the protocol.
-    let interval = timeouts.keepalive.max(std::time::Duration::from_secs(1));
+    let bytes = |configured: u32| usize::try_from(configured).unwrap_or(usize::MAX);
+    // Credits, acknowledgements and the end of a gather leave at once: nothing that follows is worth waiting for.
     socket.set_tcp_nodelay(true)?;
+    // A peer that takes no bytes is dead after the same time as one that says nothing.
     socket.set_tcp_user_timeout(Some(timeouts.dead_peer))?;
+    // Backs up the keepalive of the protocol while this process is stopped; the kernel counts it in whole seconds.
+    let interval = timeouts.keepalive.max(std::time::Duration::from_secs(1));
     socket.set_tcp_keepalive(
         &socket2::TcpKeepalive::new()
             .with_time(interval)
             .with_interval(interval)
             .with_retries(3),
     )?;
+    // What lies unsent in the kernel cannot be overtaken: an acknowledgement waits behind it. This limits that to a gather.
+    if config.transport.unsent_bytes > 0 {
+        socket.set_tcp_notsent_lowat(config.transport.unsent_bytes)?;
+    }
+    // The kernel grows both buffers with the connection's round trip, up to tcp_wmem and tcp_rmem; a fixed size ends that.
     if config.transport.send_buffer_bytes > 0 {
-        socket.set_send_buffer_size(usize::try_from(config.transport.send_buffer_bytes).unwrap_or(usize::MAX))?;
+        socket.set_send_buffer_size(bytes(config.transport.send_buffer_bytes))?;
     }
     if config.transport.receive_buffer_bytes > 0 {
-        socket.set_recv_buffer_size(usize::try_from(config.transport.receive_buffer_bytes).unwrap_or(usize::MAX))?;
+        socket.set_recv_buffer_size(bytes(config.transport.receive_buffer_bytes))?;
     }
     Ok(())
 }

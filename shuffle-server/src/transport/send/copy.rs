@@ -26,6 +26,10 @@ impl<W: Wire> SendStrategy for CopySend<W> {
         Strategy::Copy
     }
 
+    fn takes_file(&self, _length: u32) -> bool {
+        false
+    }
+
     fn try_send(&self, outbox: &mut Outbox, done: &mut Vec<SlotRef>) -> io::Result<()> {
         let written = {
             let mut slices = [IoSlice::new(&[]); MAX_SLICES];
@@ -38,6 +42,10 @@ impl<W: Wire> SendStrategy for CopySend<W> {
 
     fn is_idle(&self) -> bool {
         true
+    }
+
+    fn holds_slots(&self) -> bool {
+        false
     }
 
     async fn ready(&self) -> io::Result<()> {

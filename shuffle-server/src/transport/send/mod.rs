@@ -9,8 +9,16 @@
 //!
 //! A slot is pinned from the moment the core gives it out until its strategy says `done`: then the kernel can no longer read it.
 
+mod choose;
 mod copy;
+mod counters;
+mod sendfile;
 mod strategy;
+#[cfg(test)]
+mod tests;
 
+pub(crate) use choose::Chosen;
 pub(crate) use copy::CopySend;
+pub(crate) use counters::SendCounters;
+pub(crate) use sendfile::SendfileSend;
 pub(crate) use strategy::{SendStrategy, Strategy};

@@ -13,14 +13,30 @@ use crate::transport::outbox::Outbox;
 pub(crate) enum Strategy {
     /// The kernel copies what is written.
     Copy,
+    /// The kernel refers to the pages of the arena or file.
+    Sendfile,
     /// A ring's thread sends, without a copy where that can be had.
     Uring,
+}
+
+impl Strategy {
+    /// All of them, each at its [`Self::index`].
+    pub(crate) const ALL: [Self; 3] = [Self::Copy, Self::Sendfile, Self::Uring];
+
+    pub(crate) const fn index(self) -> usize {
+        match self {
+            Self::Copy => 0,
+            Self::Sendfile => 1,
+            Self::Uring => 2,
+        }
+    }
 }
 
 impl fmt::Display for Strategy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Copy => "copy",
+            Self::Sendfile => "sendfile",
             Self::Uring => "uring",
         })
     }
@@ -33,6 +49,9 @@ pub(crate) trait SendStrategy {
     /// For logs, metrics and tests.
     fn strategy(&self) -> Strategy;
 
+    /// Whether payload of that many bytes is to lie in the outbox as a part of a file; else as a lease on memory.
+    fn takes_file(&self, length: u32) -> bool;
+
     /// Gets on with what is unsent, without waiting: takes bytes off the outbox, or brings to an end what it has taken before.
     ///
     /// # Errors
@@ -42,6 +61,9 @@ pub(crate) trait SendStrategy {
     /// Whether nothing is under way of what was taken off the outbox: with an empty outbox there is nothing to do. Slots may
     /// still be held.
     fn is_idle(&self) -> bool;
+
+    /// Whether the kernel may still read slots that were sent, so that the socket may not be left to it.
+    fn holds_slots(&self) -> bool;
 
     /// Resolves when [`SendStrategy::try_send`] may get on. May be dropped and called again at any time.
     ///

@@ -69,6 +69,10 @@ impl SendStrategy for UringSend {
         Strategy::Uring
     }
 
+    fn takes_file(&self, _length: u32) -> bool {
+        false
+    }
+
     fn try_send(&self, outbox: &mut Outbox, done: &mut Vec<SlotRef>) -> io::Result<()> {
         let mut moved = self.line.take_news(done)?;
         if self.line.has_room() && !outbox.is_empty() {
@@ -84,6 +88,10 @@ impl SendStrategy for UringSend {
 
     fn is_idle(&self) -> bool {
         self.line.is_idle()
+    }
+
+    fn holds_slots(&self) -> bool {
+        !self.line.is_idle()
     }
 
     async fn ready(&self) -> io::Result<()> {
