@@ -112,7 +112,9 @@ fn the_pool_must_add_up() {
         (&["--buffers", "12"][..], "multiple of pool.extent_buffers"),
         (&["--buffers", "8"], "at least twice"),
         (&["--extent-buffers", "0"], "pool.extent_buffers"),
-        (&["--read-reserve", "2048"], "leaves nothing for writers"),
+        (&["--read-reserve", "2048"], "leaves writers no whole extent"),
+        (&["--read-reserve", "2047"], "leaves writers no whole extent"),
+        (&["--read-reserve", "2041"], "give at most 2040"),
         (&["--buffer-size", "32MiB"], "pool.buffer_size"),
         (&["--stripes", "0"], "must be from 1 to"),
         (&["--socket-mode", "0060"], "own user"),
@@ -122,11 +124,16 @@ fn the_pool_must_add_up() {
         let text = invalid(args, &[]);
         assert!(text.contains(part), "{args:?}: {text}");
     }
+    let most = load(&["--read-reserve", "2040"], &[]).expect("one extent is left to writers");
+    assert_eq!(
+        most.pool.buffers - most.pool.read_reserve_buffers(),
+        most.pool.extent_buffers
+    );
 }
 
 #[test]
 fn print_config_reads_back_and_names_sources() {
-    let Err(LoadError::Answered(text)) = load(
+    let Err(LoadError::Answered { text, .. }) = load(
         &["--print-config", "--buffers", "64", "--advertise", "node-a:7337"],
         &[("SHUFFLE_DRAIN_TIMEOUT", "1500ms")],
     ) else {
@@ -140,7 +147,7 @@ fn print_config_reads_back_and_names_sources() {
     assert!(text.contains("mode = \"0660\"  # default"), "{text}");
     let dir = tempfile::tempdir().unwrap();
     let path = file(dir.path(), &text);
-    let Err(LoadError::Answered(again)) = load(&["--config", &path, "--print-config"], &[]) else {
+    let Err(LoadError::Answered { text: again, .. }) = load(&["--config", &path, "--print-config"], &[]) else {
         panic!("the printed configuration loads");
     };
     let values = |text: &str| -> Vec<String> {
@@ -149,6 +156,21 @@ fn print_config_reads_back_and_names_sources() {
             .collect()
     };
     assert_eq!(values(&text), values(&again));
+}
+
+#[test]
+fn a_slip_in_a_variables_name_is_remarked_beside_the_printed_configuration() {
+    let Err(LoadError::Answered { text, warnings }) = load(
+        &["--print-config"],
+        &[("SHUFFLE_BUFERS", "16"), ("SHUFFLE_OF_ANOTHER_PROGRAM", "1")],
+    ) else {
+        panic!("--print-config answers");
+    };
+    assert!(text.contains("buffers = 2048  # default"), "{text}");
+    assert_eq!(
+        warnings,
+        ["environment variable SHUFFLE_BUFERS is not known; did you mean SHUFFLE_BUFFERS?"]
+    );
 }
 
 #[test]
@@ -167,7 +189,7 @@ fn every_timeout_has_a_unit_and_means_it() {
             "2900ms",
             "--print-config",
         ];
-        let Err(LoadError::Answered(text)) = load(&args, &[]) else {
+        let Err(LoadError::Answered { text, .. }) = load(&args, &[]) else {
             panic!("{}", key.name);
         };
         let name = key.name.trim_start_matches("timeouts.");
@@ -182,7 +204,7 @@ fn every_timeout_has_a_unit_and_means_it() {
 
 #[test]
 fn help_lists_flags_defaults_and_exit_statuses() {
-    let Err(LoadError::Answered(text)) = load(&["--help"], &[]) else {
+    let Err(LoadError::Answered { text, .. }) = load(&["--help"], &[]) else {
         panic!("--help answers");
     };
     for part in [

@@ -40,6 +40,47 @@ fn the_mode_is_the_configured_one_whatever_the_umask() {
 }
 
 #[test]
+fn a_directory_that_is_made_for_it_is_nobody_elses_whatever_the_umask() {
+    let _turn = alone();
+    for (bits, wanted) in [(0o000, 0o755), (0o022, 0o755), (0o077, 0o700)] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("deep/er/s.sock");
+        let before = umask(Mode::from_raw_mode(bits));
+        let socket = ExecutorSocket::bind(&path, 0o600);
+        umask(before);
+        drop(socket.unwrap());
+        for made in [path.parent().unwrap(), &dir.path().join("deep")] {
+            assert_eq!(mode(made), wanted, "umask {bits:03o}: {}", made.display());
+        }
+    }
+}
+
+#[test]
+fn a_directory_in_which_others_can_replace_the_socket_is_refused_with_a_remedy() {
+    let _turn = alone();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("s.sock");
+    for bits in [0o777, 0o775, 0o757, 0o722] {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(bits)).unwrap();
+        let error = ExecutorSocket::bind(&path, 0o600).unwrap_err();
+        let said = error.to_string();
+        assert!(
+            matches!(error, SocketError::Writable { mode, .. } if mode == bits),
+            "{said}"
+        );
+        assert!(
+            said.contains("chmod go-w") && said.contains(&format!("{bits:04o}")),
+            "{said}"
+        );
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "nothing was made there");
+    }
+    for bits in [0o1777, 0o1775, 0o755, 0o700] {
+        fs::set_permissions(dir.path(), fs::Permissions::from_mode(bits)).unwrap();
+        drop(ExecutorSocket::bind(&path, 0o600).unwrap_or_else(|error| panic!("{bits:04o}: {error}")));
+    }
+}
+
+#[test]
 fn a_stale_socket_is_taken_over_and_a_live_one_is_not() {
     let _turn = alone();
     let dir = tempfile::tempdir().unwrap();

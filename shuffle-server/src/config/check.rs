@@ -123,10 +123,11 @@ fn pool(config: &Config, found: &mut Found) {
             ),
         ));
     }
-    if pool.read_reserve.is_some_and(|reserve| reserve >= pool.buffers) {
+    let most = pool.buffers.saturating_sub(pool.extent_buffers);
+    if pool.read_reserve.is_some_and(|reserve| reserve > most) {
         found.push((
             "pool.read_reserve",
-            "leaves nothing for writers; give less than pool.buffers".to_owned(),
+            format!("leaves writers no whole extent; give at most {most} (pool.buffers less pool.extent_buffers)"),
         ));
     }
 }

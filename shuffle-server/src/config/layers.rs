@@ -34,7 +34,12 @@ Exit status:
 #[derive(Debug)]
 pub enum LoadError {
     /// The arguments asked for a text (`--help`, `--version`, `--print-config`): print it, exit 0.
-    Answered(String),
+    Answered {
+        /// For standard output.
+        text: String,
+        /// What is odd about the configuration but no error, for standard error.
+        warnings: Vec<String>,
+    },
     /// The arguments cannot be read; the text says why and how they look.
     Usage(String),
     /// The configuration is wrong.
@@ -44,7 +49,7 @@ pub enum LoadError {
 impl std::fmt::Display for LoadError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Answered(text) | Self::Usage(text) => f.write_str(text),
+            Self::Answered { text, .. } | Self::Usage(text) => f.write_str(text),
             Self::Invalid(problems) => problems.fmt(f),
         }
     }
@@ -73,7 +78,10 @@ pub fn load_from(
         if error.use_stderr() {
             LoadError::Usage(error.render().to_string())
         } else {
-            LoadError::Answered(error.render().to_string())
+            LoadError::Answered {
+                text: error.render().to_string(),
+                warnings: Vec::new(),
+            }
         }
     })?;
     let environment: BTreeMap<String, OsString> = environment
@@ -90,7 +98,10 @@ pub fn load_from(
     layers.read_flags(&matches);
     let config = layers.finish().map_err(LoadError::Invalid)?;
     if matches.get_flag("print-config") {
-        return Err(LoadError::Answered(config.to_toml()));
+        return Err(LoadError::Answered {
+            text: config.to_toml(),
+            warnings: config.warnings,
+        });
     }
     Ok(config)
 }

@@ -44,7 +44,10 @@ const FAREWELL: Duration = Duration::from_secs(2);
 pub fn run_with_args(args: impl IntoIterator<Item = OsString>) -> ExitCode {
     let config = match config::load(args) {
         Ok(config) => config,
-        Err(LoadError::Answered(text)) => {
+        Err(LoadError::Answered { text, warnings }) => {
+            for warning in warnings {
+                let _ = writeln!(std::io::stderr(), "shuffle-server: {warning}");
+            }
             // Nobody to tell when standard output is closed.
             let _ = writeln!(std::io::stdout(), "{}", text.trim_end());
             return ExitCode::SUCCESS;

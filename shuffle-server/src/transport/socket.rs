@@ -8,16 +8,20 @@
 //! the path and the other an error. At no moment can somebody connect whom the mode forbids: the
 //! socket's mode is set before it has a name, and nobody can connect before `listen`.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, FlockOperation, Mode, chmodat, fchmod, flock};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with};
 
 const BACKLOG: i32 = 1024;
+
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// With this bit a directory lets everyone in but keeps each name to its owner, as `/tmp` does.
+const STICKY: u32 = 0o1000;
 
 /// Why the socket could not be taken.
 #[derive(Debug, thiserror::Error)]
@@ -45,6 +49,17 @@ pub enum SocketError {
         path: PathBuf,
         /// Its owner.
         owner: u32,
+    },
+    /// Others may rename what is in the directory, and with it the socket.
+    #[error(
+        "the directory {path} can be written by others (mode {mode:04o}); run chmod go-w on it, or choose an \
+         executor.socket in another directory"
+    )]
+    Writable {
+        /// The directory.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
     },
     /// The system refused.
     #[error("cannot {action} {path}: {source}")]
@@ -141,12 +156,25 @@ fn prepare_directory(path: &Path) -> Result<(), SocketError> {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
     };
-    std::fs::create_dir_all(directory).map_err(failed("create the directory", directory))?;
-    let owner = directory.metadata().map_err(failed("look at", directory))?.uid();
+    // Not what a wide umask would leave: who may write to a directory may replace the socket in it.
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o755)
+        .create(directory)
+        .map_err(failed("create the directory", directory))?;
+    let metadata = directory.metadata().map_err(failed("look at", directory))?;
+    let owner = metadata.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         return Err(SocketError::Directory {
             path: directory.to_owned(),
             owner,
+        });
+    }
+    let mode = metadata.mode() & 0o7777;
+    if mode & WRITABLE_BY_OTHERS != 0 && mode & STICKY == 0 {
+        return Err(SocketError::Writable {
+            path: directory.to_owned(),
+            mode,
         });
     }
     Ok(())
