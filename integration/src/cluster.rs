@@ -7,11 +7,16 @@ use shuffle_client::Session;
 use tempfile::TempDir;
 
 use crate::executor::Executor;
+use crate::flow::Edge;
 use crate::node::{Node, NodeOptions};
+use crate::stamp::{SOURCE, partition};
 use crate::{Binaries, procfs};
 
 /// Buffers, credits and channels are back where they were within this time (FAULTS, BASE).
 pub const BASE_WITHIN: Duration = Duration::from_secs(5);
+
+/// Fifty records from one server to another.
+const SERVES_WITHIN: Duration = Duration::from_secs(30);
 
 /// A server without work ends at once.
 const STOP_WITHIN: Duration = Duration::from_secs(10);
@@ -130,6 +135,17 @@ impl Cluster {
         let executor = Executor::start(self.binaries, &name, self.folder(), self.node(node).socket(), job).await;
         self.pids.push(executor.pid());
         executor
+    }
+
+    /// The first two servers still do their work: partition `1000 + round` goes from one to the other.
+    ///
+    /// # Panics
+    /// If a record does not arrive.
+    pub async fn assert_serves(&self, round: u32) {
+        let (producer, consumer) = (self.attach(0, SOURCE.job).await, self.attach(1, SOURCE.job).await);
+        Edge::new(Some(self.node(0).address()), partition(1000 + round), 50)
+            .run(&producer, &consumer, SERVES_WITHIN)
+            .await;
     }
 
     /// Every living server has its buffers back within 5 s.

@@ -106,6 +106,20 @@ pub async fn read_some(
     Ok(true)
 }
 
+/// Reads on until the service says that something is wrong, and gives what it said.
+///
+/// # Panics
+/// At an end: it would stand in place of the error.
+pub async fn read_to_error(gate: &mut Gate) -> ShuffleError {
+    loop {
+        match gate.next_record().await {
+            Ok(Some(_)) => {}
+            Ok(None) => panic!("an end in place of an error"),
+            Err(error) => return error,
+        }
+    }
+}
+
 async fn read_one(gate: &mut Gate, sources: &[Source], oracle: &mut Oracle) -> Result<bool, ReadError> {
     let Some(record) = gate.next_record().await? else {
         return Ok(false);

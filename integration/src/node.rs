@@ -21,6 +21,12 @@ const READY_WITHIN: Duration = Duration::from_secs(20);
 /// Attaching to a server that is ready.
 const ATTACH_WITHIN: Duration = Duration::from_secs(10);
 
+/// Bytes per buffer unless a test says otherwise.
+pub const BUFFER_BYTES: u32 = 32 << 10;
+
+/// Set for a test run, every server that it starts sends in this way (docs/testing.md).
+pub const SEND_STRATEGY: &str = "SHUFFLE_TRANSPORT_SEND";
+
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
 pub struct NodeOptions {
@@ -357,7 +363,7 @@ fn command(program: &str, socket: &Path, options: &NodeOptions, proxy: Option<&P
     let mut flags = vec![
         ("listen".to_owned(), "127.0.0.1:0".to_owned()),
         ("buffers".to_owned(), "256".to_owned()),
-        ("buffer-size".to_owned(), "32KiB".to_owned()),
+        ("buffer-size".to_owned(), BUFFER_BYTES.to_string()),
     ];
     if let Some(proxy) = proxy {
         flags.push(("advertise".to_owned(), proxy.address().to_string()));
@@ -365,6 +371,10 @@ fn command(program: &str, socket: &Path, options: &NodeOptions, proxy: Option<&P
     flags.retain(|(name, _)| !options.flags.iter().any(|(set, _)| set == name));
     for (name, value) in flags.iter().chain(&options.flags) {
         command.arg(format!("--{name}={value}"));
+    }
+    // Weaker than a flag: a test that chooses a strategy itself keeps it.
+    if let Some(strategy) = std::env::var_os(SEND_STRATEGY) {
+        command.env(SEND_STRATEGY, strategy);
     }
     command
 }

@@ -1,5 +1,7 @@
 //! How much a test run does, and what happens to a test that cannot run here.
 
+use std::hash::{BuildHasher as _, RandomState};
+
 /// Chosen by `SHUFFLE_TEST_PROFILE`; see docs/testing.md.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Profile {
@@ -31,6 +33,21 @@ impl Profile {
             Self::Full => full,
         }
     }
+}
+
+/// A number to draw chance from: `SHUFFLE_TEST_SEED`, or another one in each run. It is printed, so that a run that fails can be
+/// had again.
+///
+/// # Panics
+/// If `SHUFFLE_TEST_SEED` is not a number.
+#[must_use]
+pub fn seed() -> u64 {
+    let seed = match std::env::var("SHUFFLE_TEST_SEED") {
+        Ok(text) => text.parse().expect("SHUFFLE_TEST_SEED is a number"),
+        Err(_) => RandomState::new().hash_one(std::process::id()),
+    };
+    println!("SHUFFLE_TEST_SEED={seed}");
+    seed
 }
 
 /// For a test that needs root: true if it may go on. Otherwise it says why it is skipped.

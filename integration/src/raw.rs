@@ -8,11 +8,12 @@ use std::time::Duration;
 use bytes::BytesMut;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::control::{Hello, Role};
-use shuffle_protocol::frame::{DataHead, Deframer, Event, Frame, encode_control};
+use shuffle_protocol::frame::{DataHead, Deframer, Event, Frame, FrameKind, encode_control, encode_ping};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 
 use crate::node::Node;
+use crate::stamp::mix;
 use crate::wait::within;
 
 /// What the other side did.
@@ -86,6 +87,28 @@ impl Raw {
         within(limit, "the other side", self.next()).await
     }
 
+    /// Pings the other side and waits for the pong, whatever is said before it; false if the connection ends instead.
+    ///
+    /// # Panics
+    /// After `limit`.
+    pub async fn is_answered_within(&mut self, limit: Duration, nonce: u64) -> bool {
+        let mut ping = BytesMut::new();
+        encode_ping(FrameKind::Ping, nonce, &mut ping);
+        if !self.send(&ping).await {
+            return false;
+        }
+        within(limit, "a pong", async {
+            loop {
+                match self.next().await {
+                    Heard::Frame(Frame::Pong(heard)) if heard == nonce => return true,
+                    Heard::Closed => return false,
+                    _ => {}
+                }
+            }
+        })
+        .await
+    }
+
     /// Waits for the end of the connection, whatever is said before it; true if it came in time.
     pub async fn is_closed_within(&mut self, limit: Duration) -> bool {
         let mut scratch = [0; 4096];
@@ -117,6 +140,13 @@ impl Raw {
             }
         }
     }
+}
+
+/// Noise that follows from `seed`.
+#[must_use]
+pub fn random_bytes(seed: u64, length: usize) -> Vec<u8> {
+    let words = (0..).flat_map(|word| mix(mix(seed) ^ word).to_le_bytes());
+    words.take(length).collect()
 }
 
 /// A control frame.

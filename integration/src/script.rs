@@ -60,7 +60,7 @@ pub enum Then {
     Finish,
     /// Abort it.
     Abort,
-    /// Keep the writer open for ever.
+    /// Keep the writer open until it fails.
     Hold,
 }
 

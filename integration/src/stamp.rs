@@ -44,6 +44,20 @@ impl Source {
     }
 }
 
+/// The partition that most tests use. No two of its numbers are the same, so that one taken for another shows (F35).
+pub const SOURCE: Source = Source {
+    job: 7,
+    result: 1011,
+    partition: 13,
+    attempt: 5,
+};
+
+/// Another partition beside [`SOURCE`].
+#[must_use]
+pub const fn partition(partition: u32) -> Source {
+    Source { partition, ..SOURCE }
+}
+
 /// One record of one subpartition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
@@ -231,7 +245,7 @@ fn filler(key: u64, index: u64) -> u64 {
 }
 
 /// The finaliser of splitmix64.
-fn mix(value: u64) -> u64 {
+pub(crate) fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let value = (value ^ (value >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

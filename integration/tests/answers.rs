@@ -1,6 +1,7 @@
 //! What a consumer is told when there is nothing to read: each reason has its own answer, in time,
 //! with the cause that came first.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use integration::binaries;
@@ -11,21 +12,15 @@ use integration::procfs;
 use integration::profile::Profile;
 use integration::proxy::{Action, Direction, HEADER_BYTES, Trigger, kind};
 use integration::script::{Command, Happened, Then};
-use integration::stamp::{Lengths, Source};
+use integration::stamp::{Lengths, SOURCE, Source, partition};
 use integration::wait::{timed, until, within};
 use rustix::process::Signal;
 use shuffle_client::{GateSpec, PartitionSpec, Session};
 use shuffle_protocol::error::{ErrorKind, Initiator};
-use shuffle_protocol::{GroupId, GroupRef, NodeAddress, ShuffleError, SubpartitionRange};
+use shuffle_protocol::{GroupId, GroupRef, JobId, NodeAddress, ShuffleError, SubpartitionIndex, SubpartitionRange};
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(30);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
 
 fn impatient() -> NodeOptions {
     NodeOptions::new()
@@ -36,10 +31,6 @@ fn impatient() -> NodeOptions {
 async fn refusal(session: &Session, edge: &Edge) -> ShuffleError {
     let answer = within(LIMIT, "an answer", edge.consume(session)).await;
     answer.expect_err("there is nothing to read").into_service()
-}
-
-fn partition(partition: u32) -> Source {
-    Source { partition, ..SOURCE }
 }
 
 /// F25: none of these is ever an empty input.
@@ -87,6 +78,19 @@ async fn each_reason_for_no_data_has_its_own_answer() {
         );
         drop(writer);
 
+        let mut writer = producer
+            .create_partition(edge(7, 1).partition())
+            .await
+            .expect("created");
+        edge(7, 1).write(&mut writer).await.expect("written");
+        let cause = ShuffleError::new(ErrorKind::Aborted, "the producer gave up");
+        writer.abort(cause).await.expect("aborted");
+        let aborted = refusal(reader, &edge(7, 1)).await;
+        assert!(
+            aborted.first_cause().to_string().contains("the producer gave up"),
+            "{aborted}"
+        );
+
         let newer = Source {
             attempt: 6,
             ..partition(base + 5)
@@ -103,6 +107,14 @@ async fn each_reason_for_no_data_has_its_own_answer() {
 
         let empty = edge(6, 0).run(&producer, reader, LIMIT).await;
         assert_eq!(empty.records, 0, "truly empty is not an error");
+
+        let refusals = [&never, &again, &expired, &failed, &aborted, &superseded];
+        let different: BTreeSet<Vec<String>> = refusals.iter().map(|error| kinds(error)).collect();
+        assert_eq!(different.len(), refusals.len(), "{different:?}");
+        // A reader may come before its producer, so it is never told "unknown". Who gives a partition up may not.
+        let nothing = producer.release_partition(edge(8, 1).source.partition_id()).await;
+        let unknown = nothing.expect_err("nobody has registered it");
+        assert!(matches!(unknown.kind(), ErrorKind::Unknown), "{unknown}");
     }
     drop((producer, near, far));
     cluster.shut_down().await;
@@ -158,7 +170,7 @@ async fn the_producers_own_cause_reaches_its_readers() {
     cluster.shut_down().await;
 }
 
-/// F37: an error names job, partition, subpartition and peer, and not numbers alone.
+/// F37: an error names job, partition, subpartition, buffer and peer, and not checksums alone.
 #[tokio::test]
 async fn a_changed_byte_is_found_and_the_error_says_where() {
     let cluster = Cluster::start(binaries!(), [NodeOptions::new().behind_proxy(), NodeOptions::new()]).await;
@@ -178,9 +190,13 @@ async fn a_changed_byte_is_found_and_the_error_says_where() {
     let error = consumed.expect_err("a changed byte").into_service();
     assert!(matches!(error.kind(), ErrorKind::ChecksumMismatch { .. }), "{error}");
     let location = error.location();
+    assert_eq!(location.job, Some(JobId::new(SOURCE.job)), "{error}");
     assert_eq!(location.partition, Some(SOURCE.partition_id()), "{error}");
-    assert!(location.subpartition.is_some(), "{error}");
-    assert!(location.node.is_some(), "{error}");
+    assert_eq!(location.subpartition, Some(SubpartitionIndex::new(0)), "{error}");
+    assert_eq!(location.node, Some(cluster.node(0).address()), "{error}");
+    assert!(location.stream.is_some(), "{error}");
+    let told = error.to_string();
+    assert!(told.contains("with sequence 1"), "it was the second buffer: {told}");
     drop((producer, consumer));
     cluster.shut_down().await;
 }

@@ -9,21 +9,11 @@ use integration::binaries;
 use integration::cluster::Cluster;
 use integration::flow::{Edge, read_some, write_range};
 use integration::profile::Profile;
-use integration::stamp::{Lengths, Source};
+use integration::stamp::{Lengths, SOURCE, Source, partition};
 use integration::wait::within;
 use shuffle_client::Session;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
-
-fn partition(partition: u32) -> Source {
-    Source { partition, ..SOURCE }
-}
 
 /// F71: reader or writer cancels in every state; everything is back each time.
 #[tokio::test]

@@ -8,24 +8,14 @@ use integration::flow::Edge;
 use integration::node::NodeOptions;
 use integration::procfs;
 use integration::profile::Profile;
-use integration::stamp::{Lengths, Source};
+use integration::stamp::{Lengths, SOURCE, Source, partition};
 use integration::wait::{timed, within};
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
 
 fn proxied() -> [NodeOptions; 2] {
     [NodeOptions::new().behind_proxy(), NodeOptions::new()]
-}
-
-fn partition(partition: u32) -> Source {
-    Source { partition, ..SOURCE }
 }
 
 /// F46: on an idle connection a single credit goes out at once.

@@ -5,23 +5,17 @@ use std::time::Duration;
 
 use integration::binaries;
 use integration::cluster::{BASE_WITHIN, Cluster};
-use integration::flow::{Edge, kinds, read_all, read_some};
+use integration::flow::{Edge, kinds, read_all, read_some, read_to_error};
 use integration::node::NodeOptions;
 use integration::profile::Profile;
 use integration::proxy::{Action, Direction, HEADER_BYTES, Trigger, kind};
-use integration::stamp::{Lengths, Source};
+use integration::stamp::{Lengths, SOURCE, partition};
 use integration::wait::{timed, until_true, within};
 use shuffle_protocol::ShuffleError;
 use shuffle_protocol::error::ErrorKind;
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
 
 fn proxied() -> [NodeOptions; 2] {
     let quick = || {
@@ -30,10 +24,6 @@ fn proxied() -> [NodeOptions; 2] {
             .flag("keepalive", "500ms")
     };
     [quick().behind_proxy(), quick()]
-}
-
-fn partition(partition: u32) -> Source {
-    Source { partition, ..SOURCE }
 }
 
 /// F07, F46: whatever frame the connection breaks at, in whichever direction, every record arrives
@@ -174,16 +164,7 @@ async fn a_silent_peer_is_noticed_within_the_dead_peer_time() {
             }
         }
         proxy.black_hole(true);
-        let gone = async {
-            loop {
-                match gate.next_record().await {
-                    Ok(Some(_)) => {}
-                    Ok(None) => panic!("{state}: an end in place of an error"),
-                    Err(error) => return error,
-                }
-            }
-        };
-        let (error, took) = timed(within(LIMIT, "the verdict", gone)).await;
+        let (error, took) = timed(within(LIMIT, "the verdict", read_to_error(&mut gate))).await;
         assert!(
             matches!(error.first_cause().kind(), ErrorKind::PeerLost { .. }),
             "{state}: {error}"

@@ -8,21 +8,13 @@ use integration::flow::{Edge, read_all};
 use integration::node::NodeOptions;
 use integration::oracle::Oracle;
 use integration::profile::Profile;
-use integration::stamp::{Lengths, Source};
+use integration::stamp::{Lengths, SOURCE, Source, partition};
 use integration::wait::{timed, within};
 use shuffle_client::{FlushInterval, GateSpec, PartitionSpec};
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::{SubpartitionIndex, SubpartitionRange};
 
 const LIMIT: Duration = Duration::from_secs(60);
-
-/// No two numbers of an identity are the same, so that one taken for another shows (F35).
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
 
 const BUFFER: usize = 4096;
 const BUFFERS: u32 = 64;
@@ -76,10 +68,9 @@ async fn all_to_all_over_two_nodes_delivers_everything_once() {
     let lengths = Lengths::Spread { least: 1, most: 6000 };
     let cluster = Cluster::pair(binaries!()).await;
     let sessions = [cluster.attach(0, 7).await, cluster.attach(1, 7).await];
-    let source = |partition| Source { partition, ..SOURCE };
-    let produce = |partition: u32| {
-        let session = &sessions[usize::from(partition >= 2)];
-        let edge = Edge::new(None, source(partition), records)
+    let produce = |index: u32| {
+        let session = &sessions[usize::from(index >= 2)];
+        let edge = Edge::new(None, partition(index), records)
             .subpartitions(SUBPARTITIONS)
             .lengths(lengths.clone());
         async move { edge.produce(session).await.expect("produced") }
@@ -92,15 +83,15 @@ async fn all_to_all_over_two_nodes_delivers_everything_once() {
             first: consumer * 2,
             count: 2,
         };
-        for partition in 0..4u32 {
-            let node = cluster.node(usize::from(partition >= 2)).address();
-            spec = spec.channel(Some(node), source(partition).partition_id(), range);
-            oracle.expect(source(partition), range.first, records);
-            oracle.expect(source(partition), range.first + 1, records);
+        for index in 0..4u32 {
+            let node = cluster.node(usize::from(index >= 2)).address();
+            spec = spec.channel(Some(node), partition(index).partition_id(), range);
+            oracle.expect(partition(index), range.first, records);
+            oracle.expect(partition(index), range.first + 1, records);
         }
         async move {
             let mut gate = session.open_gate(spec).await.expect("a gate");
-            let sources: Vec<Source> = (0..4).map(source).collect();
+            let sources: Vec<Source> = (0..4).map(partition).collect();
             read_all(&mut gate, &sources, &mut oracle)
                 .await
                 .expect("everything, in order")
@@ -132,10 +123,7 @@ async fn empty_inputs_end_at_once() {
     let nothing = Edge::new(from.clone(), SOURCE, 0).subpartitions(3);
     assert_eq!(nothing.run(&producer, &consumer, soon).await.records, 0);
 
-    let no_bytes = Source {
-        partition: 14,
-        ..SOURCE
-    };
+    let no_bytes = partition(14);
     let edge = Edge::new(from.clone(), no_bytes, 1000).lengths(Lengths::Fixed(0));
     assert_eq!(edge.run(&producer, &consumer, soon).await.records, 1000);
 
@@ -196,9 +184,8 @@ async fn a_queue_of_one_buffer_never_loses_a_wake_up() {
     let cluster = Cluster::pair(binaries!()).await;
     let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
     let from = Some(cluster.node(0).address());
-    for (index, from) in [None, from].into_iter().enumerate() {
-        let partition = u32::try_from(index).expect("small") + 20;
-        let edge = Edge::new(from.clone(), Source { partition, ..SOURCE }, records).lengths(Lengths::Fixed(60));
+    for (index, from) in (20..).zip([None, from]) {
+        let edge = Edge::new(from.clone(), partition(index), records).lengths(Lengths::Fixed(60));
         let reader = if from.is_none() { &producer } else { &consumer };
         let spec = edge
             .partition()

@@ -7,7 +7,7 @@ use integration::cluster::Cluster;
 use integration::flow::Edge;
 use integration::node::{Books, NodeOptions};
 use integration::script::{Command, Happened, Then};
-use integration::stamp::{Lengths, Source};
+use integration::stamp::{Lengths, SOURCE, Source};
 use integration::wait::{until, within};
 use rustix::process::Signal;
 use shuffle_client::{Gate, GateSpec, PartitionSpec, Writer};
@@ -15,12 +15,6 @@ use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::{PartitionId, ShuffleError, SubpartitionIndex, SubpartitionRange};
 
 const LIMIT: Duration = Duration::from_secs(30);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
 
 /// What a writer is told at last; it is written to until then.
 async fn refusal(writer: &mut Writer) -> ShuffleError {
@@ -230,6 +224,9 @@ async fn who_gives_a_silent_server_up_keeps_what_it_looks_at() {
     }
     // Once the server has seen that the process lives on without its session.
     let quarantined = async || Books::of(&late.status().await.expect("alive")).get("quarantined");
-    until(LIMIT, "4 views and a reserved buffer kept apart", async || (quarantined().await >= 5).then_some(())).await;
+    until(LIMIT, "4 views and a reserved buffer kept apart", async || {
+        (quarantined().await >= 5).then_some(())
+    })
+    .await;
     drop(reserved);
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use integration::binaries;
 use integration::cluster::Cluster;
 use integration::flow::Edge;
-use integration::node::{Node, NodeOptions};
+use integration::node::{BUFFER_BYTES, Node, NodeOptions};
 use integration::procfs;
-use integration::profile::Profile;
-use integration::raw::{Heard, Raw, control_bytes, executor_hello, peer_hello};
-use integration::stamp::Source;
+use integration::profile::{Profile, seed};
+use integration::raw::{Heard, Raw, control_bytes, executor_hello, peer_hello, random_bytes};
+use integration::stamp::SOURCE;
 use integration::wait::{until_true, within};
 use shuffle_client::{AttachOptions, Session};
 use shuffle_protocol::control::control::Message;
@@ -20,29 +20,11 @@ use shuffle_protocol::{JobId, NodeAddress};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
-const BUFFER: u32 = 32 << 10;
 
 fn cluster_options() -> NodeOptions {
     NodeOptions::new()
         .flag("handshake-timeout", "2s")
         .flag("executor-tcp", true)
-}
-
-async fn alive_and_well(cluster: &Cluster, round: u32) {
-    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
-    let source = Source {
-        partition: 1000 + round,
-        ..SOURCE
-    };
-    Edge::new(Some(cluster.node(0).address()), source, 50)
-        .run(&producer, &consumer, LIMIT)
-        .await;
 }
 
 async fn connections(node: &Node) -> [Raw; 2] {
@@ -56,7 +38,7 @@ async fn connections(node: &Node) -> [Raw; 2] {
 async fn noise_on_the_ports_is_closed_and_costs_no_memory() {
     let rounds = Profile::current().choose(20, 200);
     let cluster = Cluster::start(binaries!(), [cluster_options(), cluster_options()]).await;
-    alive_and_well(&cluster, 0).await;
+    cluster.assert_serves(0).await;
     let node = cluster.node(0);
     let mut noise: Vec<Vec<u8>> = vec![
         b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec(),
@@ -64,6 +46,10 @@ async fn noise_on_the_ports_is_closed_and_costs_no_memory() {
         vec![0xFF; 4096],
         vec![0; 4096],
     ];
+    let seed = seed();
+    for (index, length) in (0..).zip([64, 500, 4096, 10_000]) {
+        noise.push(random_bytes(seed.wrapping_add(index), length));
+    }
     for length in [u32::MAX, u32::MAX - 6, i32::MAX.unsigned_abs(), 1 << 30] {
         let mut frame = control_bytes(&Message::Hello(executor_hello(7))).to_vec();
         frame[8..12].copy_from_slice(&length.to_le_bytes());
@@ -80,7 +66,7 @@ async fn noise_on_the_ports_is_closed_and_costs_no_memory() {
     }
     let grown = procfs::private_bytes(node.pid()).expect("alive").saturating_sub(memory);
     assert!(grown < 1 << 20, "{grown} bytes more");
-    alive_and_well(&cluster, 1).await;
+    cluster.assert_serves(1).await;
     cluster.shut_down().await;
 }
 
@@ -103,27 +89,37 @@ async fn a_close_after_every_byte_is_noticed_at_once() {
     });
     let hello = control_bytes(&Message::Hello(executor_hello(7)));
     let session = [&hello[..], &control_bytes(&create)[..]].concat();
-    let link = control_bytes(&Message::Hello(peer_hello("127.0.0.1:9", node, BUFFER))).to_vec();
+    let link = control_bytes(&Message::Hello(peer_hello("127.0.0.1:9", node, BUFFER_BYTES))).to_vec();
     let files = procfs::open_files(node.pid());
     let busy = procfs::cpu_time(node.pid()).expect("alive");
-    let start = Instant::now();
+    let mut took = Vec::new();
     for bytes in [session, link] {
         for length in 0..bytes.len() {
             for mut connection in connections(node).await {
                 connection.send(&bytes[..length]).await;
+                let start = Instant::now();
                 connection.shut().await;
                 assert!(connection.is_closed_within(SOON).await, "cut after {length}");
+                took.push(start.elapsed());
             }
         }
     }
+    // On a busy machine a few come late, by chance. A timer would make them late as a rule.
+    took.sort_unstable();
+    let most = took[took.len() * 9 / 10];
+    assert!(
+        most < Duration::from_millis(200),
+        "nine of ten are closed within {most:?}"
+    );
     let spent = procfs::cpu_time(node.pid()).expect("alive") - busy;
-    assert!(spent < start.elapsed(), "{spent:?} on a core");
+    let each = spent / u32::try_from(took.len()).expect("small");
+    assert!(each < Duration::from_millis(5), "{each:?} on a core for each close");
     until_true(SOON * 5, "descriptors", || procfs::open_files(node.pid()) <= files + 2).await;
     let idle = procfs::cpu_time(node.pid()).expect("alive");
     tokio::time::sleep(Duration::from_millis(500)).await;
     let idle = procfs::cpu_time(node.pid()).expect("alive") - idle;
     assert!(idle < Duration::from_millis(50), "nothing spins: {idle:?}");
-    alive_and_well(&cluster, 0).await;
+    cluster.assert_serves(0).await;
     cluster.shut_down().await;
 }
 
@@ -148,7 +144,7 @@ async fn each_flipped_bit_of_a_header_is_refused() {
             Heard::Data(_) => panic!("bit {bit}: data"),
         }
     }
-    alive_and_well(&cluster, 0).await;
+    cluster.assert_serves(0).await;
     cluster.shut_down().await;
 }
 
@@ -157,13 +153,13 @@ async fn each_flipped_bit_of_a_header_is_refused() {
 async fn absurd_hellos_are_refused_with_a_reason() {
     let cluster = Cluster::start(binaries!(), [cluster_options(), cluster_options()]).await;
     let node = cluster.node(0);
-    let good = || peer_hello("127.0.0.1:9", node, BUFFER);
+    let good = || peer_hello("127.0.0.1:9", node, BUFFER_BYTES);
     let mut hellos = vec![executor_hello(7); 3];
     hellos[0].name = "n".repeat(64 << 10);
     hellos[1].name = "../\0\n".to_owned();
     hellos[2].role = 77;
     for address in ["", "no-port", "host:0", "a\0b:1", &format!("{}:1", "x".repeat(300))] {
-        hellos.push(peer_hello(address, node, BUFFER));
+        hellos.push(peer_hello(address, node, BUFFER_BYTES));
     }
     hellos.push(shuffle_protocol::control::Hello {
         stripe: u32::MAX,
@@ -191,7 +187,7 @@ async fn absurd_hellos_are_refused_with_a_reason() {
             Heard::Data(_) => panic!("data in answer to a bad hello"),
         }
     }
-    alive_and_well(&cluster, 0).await;
+    cluster.assert_serves(0).await;
     cluster.shut_down().await;
 }
 
@@ -216,7 +212,7 @@ async fn silent_connections_are_closed_at_the_handshake_deadline() {
     }
     let flat = || procfs::open_files(node.pid()) <= files;
     until_true(SOON, "descriptors", flat).await;
-    alive_and_well(&cluster, 0).await;
+    cluster.assert_serves(0).await;
     cluster.shut_down().await;
 }
 
@@ -264,6 +260,6 @@ async fn a_server_that_never_answers_the_handshake_costs_one_deadline() {
     let flat = || procfs::open_files(cluster.node(0).pid()) <= files;
     until_true(Duration::from_secs(5), "descriptors", flat).await;
     drop((session, held));
-    alive_and_well(&cluster, 0).await;
+    cluster.assert_serves(0).await;
     cluster.shut_down().await;
 }

@@ -8,7 +8,7 @@ use integration::cluster::Cluster;
 use integration::flow::{Edge, read_all};
 use integration::node::{Books, NodeOptions};
 use integration::procfs;
-use integration::stamp::{Lengths, Place, Source, fill};
+use integration::stamp::{Lengths, Place, SOURCE, Source, fill, partition};
 use integration::wait::{timed, until, within};
 use shuffle_client::{PartitionSpec, Session};
 use shuffle_protocol::error::ErrorKind;
@@ -16,12 +16,6 @@ use shuffle_protocol::{ShuffleError, SubpartitionIndex};
 use tokio::task::JoinSet;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
 
 /// A pool in which writers can have exactly `writers` buffers.
 fn pool_for(writers: u32, readers: u32) -> NodeOptions {
@@ -30,10 +24,6 @@ fn pool_for(writers: u32, readers: u32) -> NodeOptions {
         .flag("extent-buffers", 1)
         .flag("read-reserve", readers)
         .flag("request-timeout", "1s")
-}
-
-fn partition(partition: u32) -> Source {
-    Source { partition, ..SOURCE }
 }
 
 fn refused<T>(answer: Result<T, ShuffleError>) -> ShuffleError {

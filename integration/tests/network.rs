@@ -6,20 +6,14 @@ use std::time::Duration;
 
 use integration::binaries;
 use integration::cluster::Cluster;
-use integration::flow::{Edge, read_some};
+use integration::flow::{Edge, read_some, read_to_error};
 use integration::node::NodeOptions;
 use integration::profile::may_run_as_root;
-use integration::stamp::Source;
+use integration::stamp::SOURCE;
 use integration::wait::{timed, within};
 use shuffle_protocol::error::ErrorKind;
 
 const LIMIT: Duration = Duration::from_secs(60);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
 
 fn ip(arguments: &str) -> bool {
     let status = Command::new("ip").args(arguments.split_whitespace()).status();
@@ -110,16 +104,7 @@ async fn a_peer_that_vanishes_from_the_network_is_noticed() {
             namespaces.silence(0, "10.213.7.2") && namespaces.silence(1, "10.213.7.1"),
             "silenced"
         );
-        let gone = async {
-            loop {
-                match gate.next_record().await {
-                    Ok(Some(_)) => {}
-                    Ok(None) => panic!("an end in place of an error"),
-                    Err(error) => return error,
-                }
-            }
-        };
-        let (error, took) = timed(within(LIMIT, "the verdict", gone)).await;
+        let (error, took) = timed(within(LIMIT, "the verdict", read_to_error(&mut gate))).await;
         assert!(
             matches!(error.first_cause().kind(), ErrorKind::PeerLost { .. }),
             "{error}"

@@ -9,7 +9,7 @@ use integration::cluster::Cluster;
 use integration::flow::{Edge, read_all};
 use integration::node::NodeOptions;
 use integration::oracle::Oracle;
-use integration::stamp::{Lengths, Place, Source, fill};
+use integration::stamp::{Lengths, Place, SOURCE, fill, partition};
 use integration::wait::within;
 use shuffle_client::{AttachOptions, GateSpec, PartitionSpec, RecordOrEvent, Selector, Session};
 use shuffle_protocol::error::ErrorKind;
@@ -17,12 +17,6 @@ use shuffle_protocol::session::{JobToken, Secret};
 use shuffle_protocol::{JobId, SubpartitionIndex, SubpartitionRange};
 
 const LIMIT: Duration = Duration::from_secs(60);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
 
 async fn remote_executor(address: SocketAddr) -> Session {
     let options = AttachOptions::new(JobId::new(7))
@@ -50,10 +44,7 @@ async fn an_executor_without_a_server_has_the_same_service_over_tcp() {
         (&far[0], &near[1]),
     ];
     for (index, (producer, consumer)) in (0..).zip(pairs) {
-        let source = Source {
-            partition: index,
-            ..SOURCE
-        };
+        let source = partition(index);
         let edge = Edge::new(Some(from.clone()), source, 40).lengths(lengths.clone());
         edge.run(producer, consumer, LIMIT).await;
     }
@@ -236,10 +227,7 @@ async fn one_gate_over_many_producers_is_fair_and_in_order() {
     let mut work = tokio::task::JoinSet::new();
     for index in 0..PRODUCERS {
         let node = usize::from(index % 2 == 1);
-        let source = Source {
-            partition: index,
-            ..SOURCE
-        };
+        let source = partition(index);
         let edge = Edge::new(Some(cluster.node(node).address()), source, records).lengths(lengths.clone());
         let range = SubpartitionRange { first: 0, count: 1 };
         spec = spec.channel(edge.from.clone(), source.partition_id(), range);

@@ -7,9 +7,9 @@ use bytes::BytesMut;
 use integration::binaries;
 use integration::cluster::Cluster;
 use integration::flow::Edge;
-use integration::node::NodeOptions;
+use integration::node::{BUFFER_BYTES, NodeOptions};
 use integration::raw::{Heard, Raw, executor_hello, peer_hello};
-use integration::stamp::Source;
+use integration::stamp::{SOURCE, Source, partition};
 use integration::wait::within;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::control::{
@@ -20,13 +20,6 @@ use shuffle_protocol::{StreamId, SubpartitionIndex};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);
-const SOURCE: Source = Source {
-    job: 7,
-    result: 1011,
-    partition: 13,
-    attempt: 5,
-};
-const BUFFER: u32 = 32 << 10;
 
 fn cluster_options() -> NodeOptions {
     NodeOptions::new()
@@ -34,22 +27,11 @@ fn cluster_options() -> NodeOptions {
         .flag("keepalive", "500ms")
 }
 
-async fn alive_and_well(cluster: &Cluster, round: u32) {
-    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
-    let source = Source {
-        partition: 1000 + round,
-        ..SOURCE
-    };
-    Edge::new(Some(cluster.node(0).address()), source, 50)
-        .run(&producer, &consumer, LIMIT)
-        .await;
-}
-
-/// F100: late or early words about things that are not there are ignored or refused precisely; only
-/// who says them is concerned.
+/// F100: words about channels that are not there yet, not any more or never are passed over: the connection that says them
+/// stays open and does its work, and nobody else is concerned.
 #[tokio::test]
 async fn words_about_unknown_things_concern_nobody_else() {
-    let cluster = Cluster::start(binaries!(), [cluster_options(), cluster_options()]).await;
+    let cluster = Cluster::pair(binaries!()).await;
     let node = cluster.node(0);
     let mut executor = Raw::unix(node.socket()).await.expect("the Unix socket");
     executor.send_control(&Message::Hello(executor_hello(7))).await;
@@ -59,28 +41,71 @@ async fn words_about_unknown_things_concern_nobody_else() {
         .await;
     let answer = executor.hear(SOON).await;
     assert!(format!("{answer:?}").contains("Reply"), "{answer:?}");
+    assert!(executor.is_answered_within(LIMIT, 1).await, "the session goes on");
 
+    let producer = cluster.attach(0, 7).await;
+    let edge = Edge::new(None, SOURCE, 3);
+    edge.produce(&producer).await.expect("produced");
     let mut peer = Raw::tcp(node.listens_on()).await.expect("the TCP port");
-    peer.send_control(&Message::Hello(peer_hello("127.0.0.1:9", node, BUFFER)))
+    peer.send_control(&Message::Hello(peer_hello("127.0.0.1:9", node, BUFFER_BYTES)))
         .await;
     assert!(matches!(peer.hear(SOON).await, Heard::Frame(_)), "welcome");
+    const CHANNEL: u32 = 1;
+    for (nonce, stream) in [(2, 99), (3, CHANNEL), (4, u32::MAX)] {
+        say_all(&mut peer, stream).await;
+        assert!(peer.is_answered_within(LIMIT, nonce).await, "stream {stream}, not open");
+    }
+    // What was said about the channel before it was opened counts for nothing: it has the credit it is opened with.
+    peer.send_control(&Message::OpenChannel(open_channel(CHANNEL, SOURCE)))
+        .await;
+    within(LIMIT, "the first buffer", async {
+        while !matches!(peer.hear(LIMIT).await, Heard::Data(_)) {}
+    })
+    .await;
+    peer.send_control(&Message::CloseChannel(CloseChannel {
+        stream: CHANNEL,
+        ..CloseChannel::default()
+    }))
+    .await;
+    say_all(&mut peer, CHANNEL).await;
+    assert!(peer.is_answered_within(LIMIT, 5).await, "a channel that was closed");
+    cluster.assert_serves(0).await;
+    assert!(peer.is_answered_within(LIMIT, 6).await, "still there");
+    drop((executor, peer, producer));
+    cluster.shut_down().await;
+}
+
+/// Credit, acknowledgement and the end of a channel.
+async fn say_all(peer: &mut Raw, stream: u32) {
     let mut late = BytesMut::new();
-    let number = |stream: u32| NumberEntry {
+    let number = |number| NumberEntry {
         stream: StreamId::new(stream),
         subpartition: SubpartitionIndex::new(0),
-        number: 1,
+        number,
     };
     encode_numbers(FrameKind::Credit, &[number(1), number(2)], &mut late);
     encode_numbers(FrameKind::Ack, &[number(1)], &mut late);
     peer.send(&late).await;
     peer.send_control(&Message::CloseChannel(CloseChannel {
-        stream: 5,
+        stream,
         ..CloseChannel::default()
     }))
     .await;
-    alive_and_well(&cluster, 0).await;
-    drop((executor, peer));
-    cluster.shut_down().await;
+}
+
+fn open_channel(stream: u32, source: Source) -> OpenChannel {
+    OpenChannel {
+        stream,
+        job: source.job,
+        partition: Some(Partition {
+            result: source.result,
+            index: source.partition,
+            attempt: source.attempt,
+        }),
+        range: Some(SubpartitionRange { first: 0, count: 1 }),
+        credit: 1,
+        ..OpenChannel::default()
+    }
 }
 
 /// F99: credit that wraps, acknowledges what was never sent, or gives back what was never held: the
@@ -99,30 +124,15 @@ async fn impossible_credit_acknowledgement_and_release_close_the_connection() {
     .enumerate()
     {
         let index = u32::try_from(round).expect("small");
-        let source = Source {
-            partition: index,
-            ..SOURCE
-        };
+        let source = partition(index);
         let edge = Edge::new(None, source, 3);
         edge.produce(&producer).await.expect("produced");
         let address = format!("127.0.0.1:{}", 9 + round);
         let mut peer = Raw::tcp(node.listens_on()).await.expect("the TCP port");
-        peer.send_control(&Message::Hello(peer_hello(&address, node, BUFFER)))
+        peer.send_control(&Message::Hello(peer_hello(&address, node, BUFFER_BYTES)))
             .await;
         assert!(matches!(peer.hear(SOON).await, Heard::Frame(_)), "welcome");
-        let open = OpenChannel {
-            stream: 1,
-            job: 7,
-            partition: Some(Partition {
-                result: source.result,
-                index,
-                attempt: source.attempt,
-            }),
-            range: Some(SubpartitionRange { first: 0, count: 1 }),
-            credit: 1,
-            ..OpenChannel::default()
-        };
-        peer.send_control(&Message::OpenChannel(open)).await;
+        peer.send_control(&Message::OpenChannel(open_channel(1, source))).await;
         within(LIMIT, "the first buffer", async {
             while !matches!(peer.hear(LIMIT).await, Heard::Data(_)) {}
         })
@@ -163,7 +173,7 @@ async fn impossible_credit_acknowledgement_and_release_close_the_connection() {
         "a release of what was never held"
     );
     drop(producer);
-    alive_and_well(&cluster, 9).await;
+    cluster.assert_serves(9).await;
     cluster.shut_down().await;
 }
 
@@ -251,6 +261,6 @@ async fn senseless_requests_are_answered_one_by_one() {
         assert!(reply.error.is_some(), "{request:?} makes no sense");
     }
     drop(executor);
-    alive_and_well(&cluster, 0).await;
+    cluster.assert_serves(0).await;
     cluster.shut_down().await;
 }

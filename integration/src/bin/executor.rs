@@ -30,6 +30,9 @@ struct Arguments {
 /// Records between two signs of progress.
 const PROGRESS_EVERY: u64 = 100;
 
+/// How often who holds a writer looks whether it is still good.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -120,7 +123,10 @@ async fn produce(session: Session, command: &Command) -> Happened {
             Then::Hold => {
                 writer.flush().await?;
                 say(&Happened::Holding { task, records });
-                std::future::pending::<()>().await;
+                loop {
+                    tokio::time::sleep(LOOK_AGAIN).await;
+                    writer.flush().await?;
+                }
             }
         }
         Ok(Happened::Done { task, records, bytes })
