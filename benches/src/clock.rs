@@ -16,6 +16,17 @@ impl Moment {
         Self(u64::try_from(nanoseconds).expect("invariant: the clock started at zero"))
     }
 
+    /// Nanoseconds since the machine started.
+    pub fn nanoseconds(self) -> u64 {
+        self.0
+    }
+
+    /// The moment that comes after this one by so much.
+    #[must_use]
+    pub fn later(self, by: std::time::Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(by.as_nanos()).unwrap_or(u64::MAX)))
+    }
+
     /// Seconds from an earlier moment to this one, 0 if that one is later.
     pub fn seconds_since(self, earlier: Self) -> f64 {
         self.0.saturating_sub(earlier.0) as f64 / 1e9

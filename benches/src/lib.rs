@@ -38,6 +38,15 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Throughput(args) => conduct("throughput", args.measure.output.json.as_ref(), async |console| {
             scenario::throughput(&args, console).await
         }),
+        Command::Latency(args) => conduct("latency", args.output.json.as_ref(), async |console| {
+            scenario::latency(&args, console).await
+        }),
+        Command::Compare(args) => conduct("compare", args.measure.output.json.as_ref(), async |console| {
+            scenario::compare(&args, console).await
+        }),
+        Command::Scale(args) => conduct("scale", args.measure.output.json.as_ref(), async |console| {
+            scenario::scale(&args, console).await
+        }),
     }
 }
 

@@ -1,8 +1,12 @@
 //! The command line.
 
+mod latency;
 mod measure;
+mod scale;
 
+pub use latency::{CompareArgs, LatencyArgs};
 pub use measure::{MeasureArgs, NodePath, OutputArgs, SendStrategy, ThroughputArgs};
+pub use scale::{ScaleArgs, Sweep};
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
@@ -50,6 +54,30 @@ pub enum Command {
     ///
     /// Example: shuffle-bench throughput --path remote --send sendfile --bytes 4g
     Throughput(ThroughputArgs),
+    /// Measure how long a record takes at a low rate, beside a bare relay through as many processes
+    ///
+    /// Each record is flushed at once and carries the moment at which it should have left, so that a stall
+    /// counts for every record that waited. In the same run, by turns, the same records go through a bare
+    /// chain of as many processes and sockets. Also shows the processor time of idle servers.
+    ///
+    /// Example: shuffle-bench latency --path remote --rate 1000
+    Latency(LatencyArgs),
+    /// Compare the service with what people would use instead, in one run
+    ///
+    /// Every side fills every byte, delivers it, reads and sums every byte, in processes of its own, with
+    /// the same number of buffers in circulation: the service on one node and between two, a bare pair of
+    /// processes over shared memory, a Unix stream, TCP, and (if built with `--features peers`) Arrow
+    /// Flight. Rounds are interleaved; once without checksums and once with them. Where the noise is larger
+    /// than the difference, no result is claimed.
+    ///
+    /// Example: shuffle-bench compare --bytes 1g --json compare.json
+    Compare(CompareArgs),
+    /// Measure how throughput changes with channels, producers, buffer sizes and flush intervals
+    ///
+    /// Draws each sweep as a curve into --output (SVG) and prints all points.
+    ///
+    /// Example: shuffle-bench scale --output curves --json scale.json
+    Scale(ScaleArgs),
     /// (internal) A server of a run; takes the options of shuffle-server
     #[command(hide = true, disable_help_flag = true)]
     Server {

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use super::latency::LatencyLoad;
 use super::pattern::Totals;
 use crate::clock::Moment;
 use crate::executor::ExecutorError;
-use crate::peers::PairLoad;
+use crate::peers::{PairLoad, RelayLoad};
 
 pub(crate) use crate::executor::emit;
 
@@ -28,6 +29,10 @@ pub(crate) enum Task {
     Consume(ConsumeLoad),
     /// Be one end of a pair without a server.
     Pair(PairLoad),
+    /// Be one end of a latency measurement through servers.
+    Latency(LatencyLoad),
+    /// Be part of a chain without a server.
+    Relay(RelayLoad),
 }
 
 /// Where a worker attaches.
@@ -115,6 +120,8 @@ pub(crate) struct Done {
     /// Payload that came from the worker's own node and from others, where servers were in between.
     pub(crate) local_bytes: u64,
     pub(crate) remote_bytes: u64,
+    /// Nanoseconds and how many records took so long, where that was measured.
+    pub(crate) latencies: Vec<(u64, u64)>,
 }
 
 impl Event {

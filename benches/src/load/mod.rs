@@ -9,12 +9,18 @@
 //! fill every byte, deliver, read every byte.
 
 mod consume;
+mod latency;
 mod message;
 mod pattern;
 mod produce;
+mod ticks;
 mod worker;
 
+pub(crate) use latency::LatencyLoad;
 pub(crate) use message::emit;
 pub(crate) use message::{Channel, ConsumeLoad, Desk, Done, Event, Flush, ProduceLoad, Task, WorkerSpec};
 pub(crate) use pattern::{Filler, Reader, Totals};
-pub(crate) use worker::{execute, wait_for_go};
+pub(crate) use ticks::{Ear, Rhythm, Ticks, empty_latencies};
+#[cfg(feature = "peers")]
+pub(crate) use worker::Stopwatch;
+pub(crate) use worker::{execute, in_runtime, wait_for_go};

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::message::{Done, Event, Task, WorkerSpec, emit};
 use super::pattern::Totals;
-use super::{consume, produce};
+use super::{consume, latency, produce};
 use crate::clock::{Moment, cpu_seconds};
 use crate::cluster::follow_parent;
 use crate::error::BenchError;
@@ -24,7 +24,9 @@ pub(crate) fn execute(role: &str, spec: &str) -> ExitCode {
     let result = match spec.task {
         Task::Produce(load) => in_runtime(produce::run(role.to_owned(), load)),
         Task::Consume(load) => in_runtime(consume::run(role.to_owned(), load)),
+        Task::Latency(load) => in_runtime(latency::run(role.to_owned(), load)),
         Task::Pair(load) => peers::run(&load),
+        Task::Relay(load) => peers::relay(load),
     };
     match result {
         Ok(done) => {
@@ -93,6 +95,7 @@ impl Stopwatch {
             cpu_seconds: cpu_seconds() - self.cpu,
             local_bytes: 0,
             remote_bytes: 0,
+            latencies: Vec::new(),
         }
     }
 }

@@ -6,15 +6,21 @@
 //! packets  giver --- slot numbers, several a message, SOCK_SEQPACKET -------------> taker
 //! unix     giver --- the bytes, through a Unix stream ----------------------------> taker
 //! tcp      giver --- the bytes, through TCP over loopback -------------------------> taker
+//! flight   giver --- record batches, Arrow Flight do_get (feature `peers`) --------> taker
 //! ```
 //!
-//! Blocking calls, one thread, buffers that are allocated once: nothing stands between the work and
+//! Except for Flight: blocking calls, one thread, buffers that are allocated once: nothing stands between the work and
 //! the kernel.
 
+#[cfg(feature = "peers")]
+mod flight;
 mod memory;
 mod packets;
+mod relay;
 mod ring;
 mod stream;
+
+pub(crate) use relay::{Place, RelayLoad, run as relay};
 
 use serde::{Deserialize, Serialize};
 
@@ -32,6 +38,9 @@ pub(crate) enum Way {
     Unix,
     /// The bytes through TCP.
     Tcp,
+    /// Record batches through Arrow Flight.
+    #[cfg(feature = "peers")]
+    Flight,
 }
 
 /// One end of a pair.
@@ -64,6 +73,8 @@ pub(crate) fn run(load: &PairLoad) -> Result<Done, ExecutorError> {
         Way::Ring => ring::run(load),
         Way::Packets { batch } => packets::run(load, batch),
         Way::Unix | Way::Tcp => stream::run(load),
+        #[cfg(feature = "peers")]
+        Way::Flight => flight::run(load),
     }
 }
 

@@ -65,12 +65,15 @@ fn give(load: &PairLoad, batch: usize, arena: &MappedArena, socket: &OwnedFd) ->
     let mut free: Vec<u32> = (0..load.buffers).collect();
     let mut ready = Vec::with_capacity(batch);
     let (mut message, mut answer) = (Vec::new(), vec![0; batch * ENTRY_BYTES]);
+    let all = free.len();
     let watch = wait_for_go()?;
     for piece in 0..load.pieces {
-        while free.is_empty() {
-            collect(socket, &mut answer, RecvFlags::empty(), &mut free)?;
-        }
-        let Some(slot) = free.pop() else { continue };
+        let slot = loop {
+            match free.pop() {
+                Some(slot) => break slot,
+                None => collect(socket, &mut answer, RecvFlags::empty(), &mut free)?,
+            };
+        };
         let mut buffer = arena.writable(slot).map_err(failed("a free slot"))?;
         filler.fill(&mut buffer);
         let checksum = if load.checksums { crc32fast::hash(&buffer) } else { 0 };
@@ -81,12 +84,11 @@ fn give(load: &PairLoad, batch: usize, arena: &MappedArena, socket: &OwnedFd) ->
             ready.clear();
             send(socket, &message, SendFlags::empty()).map_err(failed("sending"))?;
             // What came back last is warmest.
-            while collect(socket, &mut answer, RecvFlags::DONTWAIT, &mut free)? {}
+            while free.len() < all && collect(socket, &mut answer, RecvFlags::DONTWAIT, &mut free)? {}
         }
     }
     let done = watch.stop(filler.totals());
     // A socket that closes with something unread is reset, and what the taker has yet to read is lost.
-    let all = usize::try_from(load.buffers).expect("invariant: a count fits an address");
     while free.len() < all {
         collect(socket, &mut answer, RecvFlags::empty(), &mut free)?;
     }

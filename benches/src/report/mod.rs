@@ -1,9 +1,15 @@
 //! What a scenario found: one JSON object with stable names, and a table for people.
 
+mod compare;
+mod latency;
+mod scale;
 mod shuffle;
 mod table;
 mod throughput;
 
+pub use compare::{CompareReport, Ratio, Ratios, Side, Variant};
+pub use latency::{LatencyFigures, LatencyReport, RelayFigures};
+pub use scale::{Point, ScaleReport};
 pub use shuffle::{FailureReport, ShuffleReport};
 pub use table::Table;
 pub(crate) use table::{bytes, grouped};

@@ -29,6 +29,10 @@ pub struct ThroughputReport {
     pub buffers: u32,
     /// Bytes of a record, 0 in the layer of buffers.
     pub record_size: u32,
+    /// How the servers sent to each other, if they say so.
+    pub strategy: Option<&'static str>,
+    /// Of the payload sent to another node by copy or sendfile, the share that the kernel copied; 0 if there was none.
+    pub copied_ratio: f64,
     /// Bytes that arrived in one round.
     pub bytes: u64,
     /// How often it was measured.
@@ -84,6 +88,7 @@ impl ThroughputReport {
                     self.gb_per_s_median, self.rounds, self.gb_per_s_min, self.gb_per_s_max
                 ),
             )
+            .row("sent by", self.strategy.unwrap_or("not reported"))
             .row("processor time", format!("{:.3} s for each GB", self.cpu_s_per_gb))
             .row(
                 "of this",

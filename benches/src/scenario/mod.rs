@@ -7,8 +7,10 @@
 //! throughput, .. --> measure: rounds of workers, medians and ranges --> reports of their own
 //! ```
 
+mod compare;
 mod demo;
 mod feed;
+mod latency;
 mod measure;
 mod outcome;
 mod parts;
@@ -17,12 +19,16 @@ mod pool;
 mod repartition;
 mod roster;
 mod run;
+mod scale;
 mod throughput;
 mod watch;
 
+pub(crate) use compare::compare;
 pub(crate) use demo::demo;
-pub use measure::Spread;
+pub(crate) use latency::latency;
+pub(crate) use measure::Spread;
 pub(crate) use repartition::repartition;
+pub(crate) use scale::scale;
 pub(crate) use throughput::throughput;
 
 use crate::cli::CommonArgs;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::measure::{Delivery, Load, Spread, rounded, until_interrupted};
+use super::measure::{Delivery, Load, Spread, copied_ratio, rounded, until_interrupted};
 use crate::cli::ThroughputArgs;
 use crate::console::Console;
 use crate::error::BenchError;
@@ -84,6 +84,8 @@ fn report(args: &ThroughputArgs, load: &Load, deliveries: &[Delivery]) -> Throug
         buffer_size: load.buffer_bytes,
         buffers: load.buffers,
         record_size: load.record_bytes,
+        strategy: deliveries.iter().find_map(Delivery::strategy),
+        copied_ratio: copied_ratio(deliveries.iter().map(Delivery::sent_bytes)),
         bytes: deliveries.first().map_or(0, |delivery| delivery.bytes),
         rounds: deliveries.len(),
         gb_per_s_median: speed.median,

@@ -1,6 +1,9 @@
 //! The program `shuffle-bench` as a user sees it.
 
+mod compare;
 mod demo;
+mod latency;
 mod repartition;
 mod run;
+mod scale;
 mod throughput;

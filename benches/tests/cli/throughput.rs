@@ -18,6 +18,8 @@ fn bytes_are_counted_and_verified_on_both_paths_and_in_both_layers() {
             "9",
         ],
         &["--path", "remote", "--record-size", "100000", "--buffer-size", "4096"],
+        &["--path", "remote", "--send", "copy"],
+        &["--path", "remote", "--send", "sendfile"],
     ] {
         let report = measured(&[&["throughput", "--bytes", "4m", "--rounds", "2"], arguments].concat());
         assert_eq!(report["scenario"], "throughput");
@@ -33,6 +35,9 @@ fn bytes_are_counted_and_verified_on_both_paths_and_in_both_layers() {
             .sum();
         assert!(number("cpu_s_per_gb") > 0.0 && parts > 0.0, "{report}");
         assert!(number("servers_cpu_s_per_gb") > 0.0, "{report}");
+        if arguments.contains(&"--send") {
+            assert_eq!(report["strategy"], arguments[3], "{report}");
+        }
         assert_eq!(report["checksums"], !arguments.contains(&"--no-checksums"), "{report}");
     }
 }

@@ -6,14 +6,17 @@
 //! ```
 
 mod cpu;
+mod delivery;
 mod ours;
+mod pair;
 mod stage;
 mod stats;
 
-pub(crate) use ours::{Delivery, Load};
-pub(crate) use stage::{Performance, Stage};
-pub use stats::Spread;
-pub(crate) use stats::rounded;
+pub(crate) use delivery::Delivery;
+pub(crate) use ours::Load;
+pub(crate) use pair::Pairs;
+pub(crate) use stage::Stage;
+pub(crate) use stats::{Spread, copied_ratio, rounded};
 
 use crate::error::BenchError;
 

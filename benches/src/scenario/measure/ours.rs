@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::delivery::Delivery;
 use super::stage::{Performance, Stage};
-use super::stats::rounded;
 use crate::cli::{NodePath, SendStrategy};
 use crate::cluster::{Server, ServerOptions};
 use crate::console::Console;
 use crate::error::BenchError;
-use crate::load::{Channel, ConsumeLoad, Desk, Flush, ProduceLoad, Task, Totals};
+use crate::load::{Channel, ConsumeLoad, Desk, Flush, ProduceLoad, Task};
 use crate::scenario::plan::divide;
 use crate::scenario::run::ask;
 
@@ -41,35 +41,6 @@ pub(crate) struct Load {
     pub(crate) server_options: Vec<String>,
     pub(crate) stall_timeout: Duration,
     pub(crate) verbose: bool,
-}
-
-/// What one round of a load gave.
-#[derive(Debug, Clone)]
-pub(crate) struct Delivery {
-    pub(crate) performance: Performance,
-    pub(crate) bytes: u64,
-    /// What keeps it from being verified.
-    pub(crate) problems: Vec<String>,
-    /// Processor time of all producers, all consumers, all servers.
-    pub(crate) cpu: [f64; 3],
-    /// The counters of each server at the end.
-    pub(crate) counters: Vec<BTreeMap<String, u64>>,
-}
-
-impl Delivery {
-    /// 10^9 bytes a second.
-    pub(crate) fn gb_per_s(&self) -> f64 {
-        rounded(self.bytes as f64 / 1e9 / self.performance.seconds.max(1e-9))
-    }
-
-    /// Processor seconds of all processes for 10^9 bytes.
-    pub(crate) fn cpu_s_per_gb(&self) -> f64 {
-        self.per_gb(self.performance.cpu_seconds())
-    }
-
-    pub(crate) fn per_gb(&self, seconds: f64) -> f64 {
-        rounded(seconds / (self.bytes as f64 / 1e9).max(1e-9))
-    }
 }
 
 impl Load {
@@ -186,32 +157,28 @@ impl Load {
     /// Holds what was read against what was filled.
     fn judge(&self, performance: Performance, counters: Vec<BTreeMap<String, u64>>) -> Delivery {
         let producers = usize::try_from(self.producers).expect("invariant: a count fits an address");
-        let (filled, read) = performance.done.split_at(producers.min(performance.done.len()));
-        let sum = |done: &[crate::load::Done]| {
-            let mut totals = Totals::default();
-            done.iter().for_each(|done| totals.merge(done.totals));
-            totals
+        let done = performance.done.clone();
+        let (filled, read) = done.split_at(producers.min(done.len()));
+        let mut delivery = Delivery::new(performance, filled, read);
+        let strayed: u64 = match self.path {
+            NodePath::Local => read.iter().map(|done| done.remote_bytes).sum(),
+            NodePath::Remote => read.iter().map(|done| done.local_bytes).sum(),
         };
-        let mut problems = Vec::new();
-        let (made, arrived) = (sum(filled), sum(read));
-        if made != arrived {
-            problems.push(format!("filled {made:?}, read {arrived:?}"));
-        }
-        let (local, remote) = read.iter().fold((0, 0), |(local, remote), done| {
-            (local + done.local_bytes, remote + done.remote_bytes)
-        });
-        let strayed = if self.path == NodePath::Local { remote } else { local };
         if strayed > 0 {
-            problems.push(format!("{strayed} bytes came by the other path"));
+            delivery
+                .problems
+                .push(format!("{strayed} bytes came by the other path"));
         }
-        let seconds = |done: &[crate::load::Done]| done.iter().map(|done| done.cpu_seconds).sum();
-        Delivery {
-            bytes: arrived.bytes,
-            problems,
-            cpu: [seconds(filled), seconds(read), performance.server_cpu.iter().sum()],
-            performance,
-            counters,
+        delivery.counters = counters;
+        let taken = delivery.strategy();
+        if let Some(forced) = self.send.forced().filter(|_| self.path == NodePath::Remote)
+            && (taken != Some(forced) || delivery.counter("send_fallbacks") > 0)
+        {
+            let taken = taken.unwrap_or("nobody knows what");
+            let problem = format!("sent by {taken}, though {forced} was asked for");
+            delivery.problems.push(problem);
         }
+        delivery
     }
 }
 

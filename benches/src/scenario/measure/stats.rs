@@ -1,16 +1,14 @@
 //! Medians, ranges, and when a difference is one. Pure.
 
-use serde::Serialize;
-
 /// What several rounds gave.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Spread {
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Spread {
     /// The middle one; of an even number, the mean of the two in the middle.
-    pub median: f64,
+    pub(crate) median: f64,
     /// The lowest.
-    pub min: f64,
+    pub(crate) min: f64,
     /// The highest.
-    pub max: f64,
+    pub(crate) max: f64,
 }
 
 impl Spread {
@@ -44,6 +42,15 @@ impl Spread {
     }
 }
 
+/// The share of the first in both; 0 if there is nothing.
+pub(crate) fn copied_ratio(sends: impl Iterator<Item = (u64, u64)>) -> f64 {
+    let (copied, not) = sends.fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+    match copied + not {
+        0 => 0.0,
+        all => rounded(copied as f64 / all as f64),
+    }
+}
+
 /// To six digits after the point: what is beyond them is noise of the conversion.
 pub(crate) fn rounded(value: f64) -> f64 {
     (value * 1e6).round() / 1e6
@@ -51,7 +58,7 @@ pub(crate) fn rounded(value: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::Spread;
+    use super::{Spread, copied_ratio};
 
     #[test]
     fn the_median_is_in_the_middle() {
@@ -60,6 +67,12 @@ mod tests {
         assert!((Spread::of(&[4.0, 1.0, 3.0, 2.0]).median - 2.5).abs() < 1e-12);
         assert!((odd.noise() - 4.0 / 3.0).abs() < 1e-12);
         assert!(Spread::of(&[]).median.is_nan());
+    }
+
+    #[test]
+    fn nothing_sent_is_nothing_copied() {
+        assert_eq!(copied_ratio([].into_iter()), 0.0);
+        assert_eq!(copied_ratio([(1, 3), (0, 0), (0, 4)].into_iter()), 0.125);
     }
 
     #[test]
