@@ -3,7 +3,7 @@
 //! ```text
 //!   server's thread                                      ring's thread
 //!     Inbox::push ── first since it fell asleep: eventfd ──> Inbox::take
-//!     LineMail::take <── first since it was taken: Notify ── LineMail::put
+//!     LineMail::take <── first since it was taken: Notify ── LineMail::post
 //! ```
 //!
 //! Both are bounded by what a connection may have out: [`super::line::MAX_JOBS`] jobs, and their buffers.
@@ -114,7 +114,7 @@ pub(crate) struct LineMail {
 }
 
 impl LineMail {
-    pub(crate) fn put(&self, more: Report, closed: bool) {
+    pub(crate) fn post(&self, more: Report, closed: bool) {
         let first = {
             let mut news = lock(&self.news);
             let first = news.is_none();

@@ -217,7 +217,7 @@ impl Worker {
         let closed = line.closing && line.sender.is_idle();
         let report = line.sender.take_report();
         if closed || !report.is_empty() {
-            line.mail.put(report, closed);
+            line.mail.post(report, closed);
         }
         if closed {
             *place = None;
