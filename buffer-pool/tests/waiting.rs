@@ -239,8 +239,8 @@ fn a_busy_pool_makes_room_for_who_waits_to_be_created() {
             match pool.create_local_pool(job, kind, spec("newcomer", 10)) {
                 Ok(id) => break id,
                 Err(PoolError::Insufficient { need, .. }) => match kind {
-                    ArenaKind::Write => pool.set_wanted(need, 0),
-                    ArenaKind::Read => pool.set_wanted(0, need),
+                    ArenaKind::Write => pool.set_wanted(need.into(), 0),
+                    ArenaKind::Read => pool.set_wanted(0, need.into()),
                 },
                 Err(other) => panic!("{other}"),
             }
@@ -261,4 +261,33 @@ fn a_busy_pool_makes_room_for_who_waits_to_be_created() {
         assert!(queue.len() >= 6 && pool.size(busy) >= 6);
         pool.check_invariants();
     }
+}
+
+/// However much waits: sizes shrink to the minimums and no further, and grow back when nobody waits.
+#[test]
+fn more_may_be_wanted_than_32_bits_hold() {
+    let mut pool = pool(16, 0);
+    let busy = writer(&mut pool, JOB, "busy", 6);
+    let size = pool.size(busy);
+    let much = u64::from(u32::MAX) * 3;
+    pool.set_wanted(much, much);
+    assert_eq!(pool.size(busy), 6);
+    pool.check_invariants();
+    pool.set_wanted(0, 0);
+    assert_eq!(pool.size(busy), size);
+}
+
+#[test]
+fn what_could_be_guaranteed_is_told_before_it_is_tried() {
+    let mut pool = pool(16, 16);
+    for (kind, most) in [(ArenaKind::Write, 48), (ArenaKind::Read, 64)] {
+        assert_eq!((pool.most(kind), pool.available(JOB, kind)), (most, most));
+    }
+    writer(&mut pool, JOB, "first", 10);
+    let available = pool.available(OTHER_JOB, ArenaKind::Write);
+    for (minimum, fits) in [(available + 1, false), (available, true)] {
+        let made = pool.create_local_pool(OTHER_JOB, ArenaKind::Write, spec("second", minimum));
+        assert_eq!(made.is_ok(), fits, "{minimum} of {available}: {made:?}");
+    }
+    assert_eq!(pool.available(JobKey(99), ArenaKind::Write), 0, "no such job");
 }

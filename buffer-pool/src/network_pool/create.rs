@@ -13,7 +13,8 @@ impl<B: Backing> NetworkPool<B> {
     /// Creates a local pool that can take its minimum without ever waiting: the extents are moved in now.
     ///
     /// # Errors
-    /// [`PoolError::Insufficient`] at once: the caller may try again when buffers have come home. [`PoolError::Move`],
+    /// [`PoolError::Insufficient`] at once: the caller may try again when buffers have come home, unless it needs more than
+    /// [`Self::most`]. [`PoolError::Move`],
     /// [`PoolError::JobUnknown`], [`PoolError::InvalidSpec`].
     pub fn create_local_pool(
         &mut self,
@@ -117,12 +118,7 @@ impl<B: Backing> NetworkPool<B> {
 
         let available = self.undivided().min(self.obtainable(arena));
         if minimum > available {
-            let total = if kind == ArenaKind::Write {
-                self.write_limit()
-            } else {
-                self.config.total_buffers
-            };
-            return Err(self.insufficient(minimum, available, total));
+            return Err(self.insufficient(minimum, available, self.most(kind)));
         }
         if self.arena(arena).spare() < minimum {
             self.arena_mut(arena).stop_draining_all();
@@ -174,8 +170,11 @@ impl<B: Backing> NetworkPool<B> {
     /// Shares anew what is neither unpooled nor wanted by newcomers. Writers together get at most what the read reserve leaves them; what they cannot use is
     /// the readers'.
     pub(super) fn resize_pools(&mut self) {
-        let wanted: u32 = self.wanted.iter().sum();
-        let available = self.config.total_buffers - self.unpooled - wanted.min(self.undivided());
+        // More may be wanted than there is; sizes shrink to the minimums at most.
+        let kept_back = |wanted: u64, at_most: u32| u32::try_from(wanted).map_or(at_most, |wanted| wanted.min(at_most));
+        let undivided = self.undivided();
+        let wanted = kept_back(self.wanted.iter().sum(), undivided);
+        let available = self.config.total_buffers - self.unpooled - wanted;
         let live: Vec<(u32, ArenaKind, Share)> = self
             .pools
             .iter()
@@ -197,7 +196,8 @@ impl<B: Backing> NetworkPool<B> {
             .map(|(.., size)| size)
             .sum();
         let write = ArenaKind::Write.index();
-        let limit = self.write_limit() - self.wanted[write].min(self.write_limit() - self.guaranteed[write]);
+        let most = self.most(ArenaKind::Write);
+        let limit = most - kept_back(self.wanted[write], most - self.guaranteed[write]);
         if written > limit {
             sizes = self::sizes(limit, of(ArenaKind::Write));
             sizes.extend(self::sizes(available - limit, of(ArenaKind::Read)));
@@ -208,13 +208,8 @@ impl<B: Backing> NetworkPool<B> {
         }
     }
 
-    /// Buffers that write arenas may have together.
-    fn write_limit(&self) -> u32 {
-        self.config.write_extents() * self.config.extent_buffers
-    }
-
     /// Buffers that are neither guaranteed to a local pool nor unpooled.
-    fn undivided(&self) -> u32 {
+    pub(super) fn undivided(&self) -> u32 {
         let guaranteed: u32 = self.guaranteed.iter().sum();
         self.config.total_buffers - self.unpooled - guaranteed
     }

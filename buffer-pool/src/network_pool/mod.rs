@@ -131,7 +131,7 @@ pub struct NetworkPool<B> {
     guaranteed: [u32; 2],
     unpooled: u32,
     /// Minimums of each kind that wait to be created.
-    wanted: [u32; 2],
+    wanted: [u64; 2],
     /// The pool that `poll_ready` named last: nobody overtakes it until the next `poll_ready`.
     turn: Option<u32>,
     /// Something changed since `poll_ready` last found nobody to wake.
@@ -205,6 +205,21 @@ impl<B: Backing> NetworkPool<B> {
     /// Buffers it is guaranteed; 0 once it is destroyed.
     pub fn minimum(&self, id: PoolId) -> u32 {
         self.pools.find(id).map_or(0, |pool| pool.minimum)
+    }
+
+    /// Buffers that a local pool of this kind could be guaranteed if it were alone: writers may not take the read reserve.
+    pub fn most(&self, kind: ArenaKind) -> u32 {
+        match kind {
+            ArenaKind::Write => self.config.write_extents() * self.config.extent_buffers,
+            ArenaKind::Read => self.config.total_buffers,
+        }
+    }
+
+    /// The largest minimum that a pool of this job could be guaranteed now; 0 for a job without arenas.
+    pub fn available(&self, job: JobKey, kind: ArenaKind) -> u32 {
+        self.jobs.get(&job).filter(|known| !known.retiring).map_or(0, |known| {
+            self.undivided().min(self.obtainable(known.arenas[kind.index()]))
+        })
     }
 
     /// Whether it was created and not yet destroyed.

@@ -21,7 +21,8 @@ use crate::{
 impl<B: Backing> NetworkPool<B> {
     /// Says how many buffers the pools that wait to be created need as minimums, all of them together, in write and in read
     /// arenas: the sum of `need` of the refusals that are going to be tried again. Absolute; 0 and 0 as soon as nobody waits.
-    pub fn set_wanted(&mut self, write: u32, read: u32) {
+    /// The sums may exceed the pool: many may wait.
+    pub fn set_wanted(&mut self, write: u64, read: u64) {
         let wanted = [write, read];
         if wanted == self.wanted {
             return;
@@ -76,17 +77,21 @@ impl<B: Backing> NetworkPool<B> {
 
     /// The extent with the fewest buffers out that an arena can do without, while extents are missing.
     fn next_to_drain(&self) -> Option<(u32, u32)> {
-        let extents = self.wanted.map(|buffers| buffers.div_ceil(self.config.extent_buffers));
+        let extents = self
+            .wanted
+            .map(|buffers| buffers.div_ceil(u64::from(self.config.extent_buffers)));
         let [write, read] = extents;
-        let in_sight = |kind: ArenaKind| -> u32 {
+        let in_sight = |kind: ArenaKind| -> u64 {
             let arenas = self.arenas().filter(move |(_, books)| books.kind == kind);
-            arenas.map(|(_, books)| books.movable() + books.draining()).sum()
+            arenas
+                .map(|(_, books)| u64::from(books.movable() + books.draining()))
+                .sum()
         };
         let (from_write, from_read) = (in_sight(ArenaKind::Write), in_sight(ArenaKind::Read));
         // At the read reserve a writer's extent can only come from another write arena.
-        let room = self.config.write_extents() - self.write_extents;
+        let room = u64::from(self.config.write_extents() - self.write_extents);
         let only_write = from_write < write.saturating_sub(room);
-        if !only_write && self.bank + from_write + from_read >= write + read {
+        if !only_write && u64::from(self.bank) + from_write + from_read >= write + read {
             return None;
         }
         let arenas = self

@@ -1,5 +1,7 @@
 //! How a partition ends: finished, aborted, failed, superseded, released or expired.
 
+use std::collections::HashSet;
+use std::sync::Arc;
 use std::time::Instant;
 
 use buffer_pool::{Backing, BufferState};
@@ -67,11 +69,10 @@ impl<B: Backing> Node<B> {
             .filter(|(_, queue)| queue.totals().buffers > 0)
             .count();
         if there != named {
+            let said: HashSet<u32> = request.totals.iter().map(|totals| totals.subpartition).collect();
             let (index, totals) = partition
                 .queues()
-                .find(|(index, queue)| {
-                    queue.totals().buffers > 0 && !request.totals.iter().any(|totals| totals.subpartition == *index)
-                })
+                .find(|(index, queue)| queue.totals().buffers > 0 && !said.contains(index))
                 .map(|(index, queue)| (SubpartitionIndex::new(index), *queue.totals()))
                 .unwrap_or_default();
             return Err(located(
@@ -99,12 +100,7 @@ impl<B: Backing> Node<B> {
             return Ok(());
         }
         let is_it = |kind: &PendingKind| matches!(kind, PendingKind::Partition(of) if of.writer == writer.value());
-        if self
-            .pending
-            .iter()
-            .any(|pending| pending.session == id && is_it(&pending.kind))
-        {
-            self.give_up_pending(id, is_it);
+        if self.give_up_pending(id, is_it) {
             return Ok(());
         }
         let no = self.writer_of(id, writer)?;
@@ -205,7 +201,12 @@ impl<B: Backing> Node<B> {
                 .partition(id)
                 .because(error.clone())
         };
-        self.end_partition(now, no, Tombstone::Failed(error.clone()), |node, outlet| {
+        let verdict = group
+            .as_ref()
+            .filter(|_| matches!(error.kind(), ErrorKind::GroupFailed));
+        let cause = verdict.and_then(|group| self.groups.shared_verdict(job, group.id));
+        let cause = cause.unwrap_or_else(|| Arc::new(error.clone()));
+        self.end_partition(now, no, Tombstone::Failed(cause), |node, outlet| {
             node.fail_outlet(now, outlet, for_readers.clone());
         });
         self.counters.partitions_failed += 1;
@@ -236,6 +237,7 @@ impl<B: Backing> Node<B> {
         let Some(partition) = self.partitions.remove(no) else {
             return;
         };
+        self.timers.cancel(Timer::Unread(no));
         for (_, queue) in partition.queues() {
             for buffer in queue.waiting() {
                 self.send_home(Self::write_slot(job, buffer.slot), BufferState::Queued);
@@ -311,6 +313,10 @@ impl<B: Backing> Node<B> {
                 "this attempt is stale: a newer one has taken its place",
             );
             self.fail_partition(now, no, error);
+        }
+        self.plan_sweep(now);
+        if !waiting.is_empty() {
+            self.timers.cancel(Timer::Waiting(job, partition.key()));
         }
         self.look_again(now, waiting);
     }

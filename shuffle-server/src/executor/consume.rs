@@ -11,7 +11,7 @@ use shuffle_protocol::{
     GateId, GroupRef, JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionRange, error::ErrorKind,
 };
 
-use super::requests::limit_exceeded;
+use super::requests::{Claim, beyond_protocol, limit_exceeded};
 use super::{Gate, GateNo};
 use crate::node::{ChannelNo, Node, PendingKind, PoolOwner, SessionId, pool_error};
 use crate::partition::{MemberRef, Outlet, OutletPlace, SinkRef};
@@ -24,26 +24,12 @@ impl<B: Backing> Node<B> {
         id: SessionId,
         request: &control::OpenGate,
     ) -> Result<(), ShuffleError> {
-        let session = self.open_session(id)?;
-        let job = session.info.job;
-        let name = session.info.name.clone();
-        self.check_gate(id, request)?;
-        let group = request.group.clone().map(GroupRef::try_from).transpose()?;
-        if let Some(group) = &group
-            && let Some(verdict) = self.groups.verdict(job, group.id)
-        {
-            return Err(verdict.clone());
-        }
-        for channel in &request.channels {
-            required(channel.partition, "partition")?;
-            SubpartitionRange::try_from(required(channel.range, "range")?)?;
-            if !self.is_own(&channel.node) {
-                Self::parse_node(&channel.node)?;
-            }
-        }
-        let pool = match self.receive_minimum(request) {
+        let Claim { job, group, need } = self.check_gate(id, request)?;
+        let name = self.open_session(id)?.info.name.clone();
+        let pool = match need {
             0 => None,
-            minimum => {
+            need => {
+                let minimum = u32::try_from(need).unwrap_or(u32::MAX);
                 let most = if request.exclusive == 0 {
                     request.floating
                 } else {
@@ -96,19 +82,40 @@ impl<B: Backing> Node<B> {
     }
 
     /// Receive buffers that a gate must have: its exclusive ones, or one that goes round; none where all is local.
-    pub(crate) fn receive_minimum(&self, request: &control::OpenGate) -> u32 {
+    fn receive_minimum(&self, request: &control::OpenGate) -> u64 {
         let remote = request
             .channels
             .iter()
             .filter(|channel| !self.is_own(&channel.node))
             .count();
-        match u32::try_from(remote).unwrap_or(u32::MAX) {
+        match u64::try_from(remote).unwrap_or(u64::MAX) {
             0 => 0,
-            remote => request.exclusive.saturating_mul(remote).max(1),
+            remote => remote.saturating_mul(request.exclusive.into()).max(1),
         }
     }
 
-    fn check_gate(&self, id: SessionId, request: &control::OpenGate) -> Result<(), ShuffleError> {
+    /// Whether nothing but buffers is in the way of a new gate.
+    pub(super) fn check_gate(&self, id: SessionId, request: &control::OpenGate) -> Result<Claim, ShuffleError> {
+        self.check_gate_itself(id, request)?;
+        let job = self.open_session(id)?.info.job;
+        let group = request.group.clone().map(GroupRef::try_from).transpose()?;
+        if let Some(group) = &group
+            && let Some(verdict) = self.groups.verdict(job, group.id)
+        {
+            return Err(verdict.clone());
+        }
+        for channel in &request.channels {
+            required(channel.partition, "partition")?;
+            SubpartitionRange::try_from(required(channel.range, "range")?)?;
+            if !self.is_own(&channel.node) {
+                Self::parse_node(&channel.node)?;
+            }
+        }
+        let need = self.receive_minimum(request);
+        Ok(Claim { job, group, need })
+    }
+
+    fn check_gate_itself(&self, id: SessionId, request: &control::OpenGate) -> Result<(), ShuffleError> {
         let session = self.open_session(id)?;
         let invalid = |message: String| Err(ShuffleError::new(ErrorKind::InvalidRequest, message));
         if session.gates.contains_key(&GateId::new(request.gate)) {
@@ -116,7 +123,8 @@ impl<B: Backing> Node<B> {
         }
         let channels = u32::try_from(request.channels.len()).unwrap_or(u32::MAX);
         if channels > MAX_CHANNELS_PER_GATE {
-            return Err(limit_exceeded("channels of one gate", MAX_CHANNELS_PER_GATE, channels));
+            let (limit, asked) = (MAX_CHANNELS_PER_GATE.into(), channels.into());
+            return Err(beyond_protocol("channels of one gate", limit, asked));
         }
         let there = self.jobs.get(&session.info.job).map_or(0, |of| of.channels);
         let limit = self.config.quotas.channels_per_job;
@@ -125,6 +133,7 @@ impl<B: Backing> Node<B> {
                 "channels of one job on this node",
                 limit,
                 there.saturating_add(channels),
+                "limits.channels_per_job",
             ));
         }
         if request.exclusive == 0 && request.floating == 0 && channels > 0 {
@@ -132,9 +141,7 @@ impl<B: Backing> Node<B> {
         }
         let window = u64::from(request.exclusive) + u64::from(request.floating);
         if window > MAX_CREDIT_WINDOW {
-            let limit = u32::try_from(MAX_CREDIT_WINDOW).unwrap_or(u32::MAX);
-            let asked = u32::try_from(window).unwrap_or(u32::MAX);
-            return Err(limit_exceeded("credits of one channel", limit, asked));
+            return Err(beyond_protocol("credits of one channel", MAX_CREDIT_WINDOW, window));
         }
         if request.exclusive == 0 && request.selective {
             return invalid(
@@ -257,6 +264,11 @@ impl<B: Backing> Node<B> {
         if self.has_views(channel) {
             self.quarantine_views(id, job, |of| of == channel);
         }
+        self.drop_channel(now, channel);
+    }
+
+    /// The reader wants no more of a channel whose views are quarantined.
+    fn drop_channel(&mut self, now: Instant, channel: ChannelNo) {
         match channel {
             ChannelNo::Local(no) => self.drop_outlet(now, no),
             ChannelNo::Remote(no) => self.drop_inlet(no),
@@ -277,10 +289,11 @@ impl<B: Backing> Node<B> {
             .get_mut(id)
             .and_then(|session| session.gates.remove(&gate))
         else {
-            return self.give_up_pending(
+            self.give_up_pending(
                 id,
                 |kind| matches!(kind, PendingKind::Gate(of) if of.gate == gate.value()),
             );
+            return;
         };
         self.remove_gate(now, no);
     }
@@ -312,11 +325,26 @@ impl<B: Backing> Node<B> {
     fn remove_gate(&mut self, now: Instant, no: GateNo) {
         let Some(gate) = self.gates.get(no) else { return };
         let (session, job, group, pool) = (gate.session, gate.job, gate.group.clone(), gate.pool);
-        let streams: Vec<_> = gate.streams.iter().copied().collect();
-        for stream in streams {
-            self.cancel_channel(now, session, stream);
+        let channels: Vec<_> = gate
+            .streams
+            .iter()
+            .filter_map(|stream| self.channel_of(session, *stream))
+            .collect();
+        // Those that are closed stay for their views; all views of the gate are found in one pass over the job's slots.
+        let closed = gate.remote.iter().map(|inlet| ChannelNo::Remote(*inlet));
+        let viewed: HashSet<_> = channels
+            .iter()
+            .copied()
+            .chain(closed)
+            .filter(|of| self.has_views(*of))
+            .collect();
+        if !viewed.is_empty() {
+            self.quarantine_views(session, job, |of| viewed.contains(&of));
         }
-        self.forget_inlets_of(no, session, job);
+        for channel in channels {
+            self.drop_channel(now, channel);
+        }
+        self.forget_inlets_of(no);
         let Some(gate) = self.gates.remove(no) else { return };
         assert!(
             gate.reserved.is_empty(),

@@ -6,7 +6,7 @@ use buffer_pool::{Backing, BufferState, JobKey, SlotRef};
 use shuffle_protocol::{JobId, ShuffleError, error::ErrorKind};
 
 use super::session::SessionState;
-use crate::node::{ChannelNo, Holder, Node, SessionId, Sink};
+use crate::node::{ChannelNo, Holder, Node, SessionId, Sink, Timer};
 
 impl<B: Backing> Node<B> {
     /// The session's connection is gone. Where its process lives on, what that holds is quarantined until
@@ -22,7 +22,10 @@ impl<B: Backing> Node<B> {
         let job = session.info.job;
         let writers: Vec<_> = session.writers.values().copied().collect();
         let gates: Vec<_> = session.gates.values().copied().collect();
-        self.pending.retain(|pending| pending.session != id);
+        self.pending.take(|pending| pending.session == id);
+        // What waited behind them may come now.
+        self.pool_changed = true;
+        self.timers.cancel(Timer::Session(id));
         let cause = ShuffleError::new(
             ErrorKind::ExecutorDied,
             format!("executor {name} closed its session with work unfinished"),

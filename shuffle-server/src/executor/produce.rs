@@ -10,9 +10,9 @@ use shuffle_protocol::{
     GroupRef, JobId, PartitionId, ShuffleError, StreamId, SubpartitionIndex, WriterId, error::ErrorKind,
 };
 
-use super::requests::limit_exceeded;
+use super::requests::{Claim, beyond_protocol, limit_exceeded};
 use super::session::protocol;
-use crate::node::{Holder, Node, Output, PoolOwner, SessionId, pool_error};
+use crate::node::{Holder, Node, Output, PoolOwner, SessionId, Timer, pool_error};
 use crate::partition::{Buffered, MemberRef, Partition, PartitionNo, PartitionOrigin, PartitionState};
 
 impl<B: Backing> Node<B> {
@@ -23,41 +23,23 @@ impl<B: Backing> Node<B> {
         id: SessionId,
         request: &control::CreatePartition,
     ) -> Result<(), ShuffleError> {
-        let session = self.open_session(id)?;
-        let job = session.info.job;
+        let Claim { job, group, .. } = self.check_partition(id, request)?;
         let writer = WriterId::new(request.writer);
-        let name = session.info.name.clone();
-        if session.writers.contains_key(&writer) {
-            return Err(ShuffleError::new(
-                ErrorKind::InvalidRequest,
-                format!("writer {writer} is open already"),
-            ));
-        }
+        let name = self.open_session(id)?.info.name.clone();
         let partition = PartitionId::from(required(request.partition, "partition")?);
         let located = |error: ShuffleError| error.job(job).partition(partition);
-        self.check_creation(job, request).map_err(located)?;
-        let group = request
-            .group
-            .clone()
-            .map(GroupRef::try_from)
-            .transpose()
-            .map_err(located)?;
-        if let Some(group) = &group
-            && let Some(verdict) = self.groups.verdict(job, group.id)
-        {
-            return Err(located(verdict.clone()));
-        }
-        self.registry.admit(job, partition)?;
-        let spec = LocalPoolSpec {
-            minimum: request.min_buffers.max(1),
-            maximum: (request.max_buffers > 0).then_some(request.max_buffers),
-            weight: request.weight.max(1),
-            label: format!("writer of {partition} ({name})"),
+        let pool = if request.subpartitions == 0 {
+            None
+        } else {
+            let spec = LocalPoolSpec {
+                minimum: request.min_buffers.max(1),
+                maximum: (request.max_buffers > 0).then_some(request.max_buffers),
+                weight: request.weight.max(1),
+                label: format!("writer of {partition} ({name})"),
+            };
+            let made = self.pool.create_local_pool(JobKey(job.value()), ArenaKind::Write, spec);
+            Some(made.map_err(|error| located(pool_error(&error)))?)
         };
-        let pool = self
-            .pool
-            .create_local_pool(JobKey(job.value()), ArenaKind::Write, spec)
-            .map_err(|error| located(pool_error(&error)))?;
         self.fence(now, job, partition);
         let max_queued = match request.max_queued_per_subpartition {
             0 => self.config.max_queued_per_subpartition,
@@ -73,7 +55,9 @@ impl<B: Backing> Node<B> {
             max_queued,
             pool,
         }));
-        self.pool_owners.insert(pool, PoolOwner::Writer(no));
+        if let Some(pool) = pool {
+            self.pool_owners.insert(pool, PoolOwner::Writer(no));
+        }
         if let Some(session) = self.sessions.get_mut(id) {
             session.writers.insert(writer, no);
         }
@@ -86,8 +70,42 @@ impl<B: Backing> Node<B> {
         self.counters.partitions_created += 1;
         tracing::debug!(%job, %partition, subpartitions = request.subpartitions, "partition created");
         let waiting = self.registry.register(job, partition, no);
+        self.timers.cancel(Timer::Waiting(job, partition.key()));
         self.look_again(now, waiting);
         Ok(())
+    }
+
+    /// Whether nothing but buffers is in the way of a new partition. One without subpartitions needs none.
+    pub(super) fn check_partition(
+        &self,
+        id: SessionId,
+        request: &control::CreatePartition,
+    ) -> Result<Claim, ShuffleError> {
+        let session = self.open_session(id)?;
+        let job = session.info.job;
+        let writer = WriterId::new(request.writer);
+        if session.writers.contains_key(&writer) {
+            return Err(ShuffleError::new(
+                ErrorKind::InvalidRequest,
+                format!("writer {writer} is open already"),
+            ));
+        }
+        let partition = PartitionId::from(required(request.partition, "partition")?);
+        let located = |error: ShuffleError| error.job(job).partition(partition);
+        self.check_creation(job, request).map_err(located)?;
+        let group = request.group.clone().map(GroupRef::try_from).transpose();
+        let group = group.map_err(located)?;
+        if let Some(group) = &group
+            && let Some(verdict) = self.groups.verdict(job, group.id)
+        {
+            return Err(located(verdict.clone()));
+        }
+        self.registry.admit(job, partition)?;
+        let need = match request.subpartitions {
+            0 => 0,
+            _ => u64::from(request.min_buffers.max(1)),
+        };
+        Ok(Claim { job, group, need })
     }
 
     fn check_creation(&self, job: JobId, request: &control::CreatePartition) -> Result<(), ShuffleError> {
@@ -98,18 +116,9 @@ impl<B: Backing> Node<B> {
             ));
         }
         request.kind()?.validate()?;
-        if request.subpartitions == 0 {
-            return Err(ShuffleError::new(
-                ErrorKind::InvalidRequest,
-                "a partition has at least one subpartition",
-            ));
-        }
         if request.subpartitions > MAX_SUBPARTITIONS {
-            return Err(limit_exceeded(
-                "subpartitions of one partition",
-                MAX_SUBPARTITIONS,
-                request.subpartitions,
-            ));
+            let (limit, asked) = (MAX_SUBPARTITIONS.into(), request.subpartitions.into());
+            return Err(beyond_protocol("subpartitions of one partition", limit, asked));
         }
         if request.max_buffers > 0 && request.max_buffers < request.min_buffers {
             return Err(ShuffleError::new(
@@ -123,7 +132,8 @@ impl<B: Backing> Node<B> {
         let limit = self.config.quotas.partitions_per_job;
         let there = self.jobs.get(&job).map_or(0, |of| of.partitions);
         if there >= limit {
-            return Err(limit_exceeded("partitions of one job on this node", limit, there + 1));
+            let what = "partitions of one job on this node";
+            return Err(limit_exceeded(what, limit, there + 1, "limits.partitions_per_job"));
         }
         Ok(())
     }

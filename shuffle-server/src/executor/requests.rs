@@ -2,14 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use buffer_pool::Backing;
+use buffer_pool::{ArenaKind, Backing, JobKey, PoolError};
 use shuffle_protocol::control::{self, control::Message, required};
-use shuffle_protocol::{
-    GateId, GroupRef, NodeAddress, PartitionId, ShuffleError, StreamId, WriterId, error::ErrorKind,
-};
+use shuffle_protocol::error::{ErrorKind, Initiator};
+use shuffle_protocol::{GateId, GroupRef, JobId, NodeAddress, PartitionId, ShuffleError, StreamId, WriterId};
 
 use super::session::protocol;
-use crate::node::{ChannelNo, Node, Pending, PendingKind, SessionId, Timer};
+use crate::node::{ChannelNo, Node, Pending, PendingKind, SessionId, Timer, pool_error};
+
+/// What a creation asks for, where nothing but buffers can be in its way.
+#[derive(Debug)]
+pub(super) struct Claim {
+    pub(super) job: JobId,
+    pub(super) group: Option<GroupRef>,
+    /// Buffers to be guaranteed; a product may be larger than any pool.
+    pub(super) need: u64,
+}
 
 impl<B: Backing> Node<B> {
     pub(crate) fn handle_request(&mut self, now: Instant, id: SessionId, message: Message) -> Result<(), ShuffleError> {
@@ -71,28 +79,75 @@ impl<B: Backing> Node<B> {
         Ok(())
     }
 
-    /// Does it now, or as soon as buffers have come home, or refuses it at the deadline.
+    /// Does it now, or as soon as buffers have come home, or refuses it at the deadline. What nothing can come of is
+    /// refused at once.
     fn try_or_wait(&mut self, now: Instant, id: SessionId, request: u64, timeout_ms: u32, kind: PendingKind) {
-        let waiting = self.sessions.get(id).map_or(0, |session| session.waiting_requests);
-        let limit = self.config.quotas.requests_per_session;
-        if waiting >= limit {
-            let error = limit_exceeded("requests of one session that wait", limit, waiting + 1);
-            return self.reply(id, request, Err(error));
-        }
+        let claim = match &kind {
+            PendingKind::Partition(request) => self.check_partition(id, request),
+            PendingKind::Gate(request) => self.check_gate(id, request),
+        };
+        let outcome = claim.and_then(|claim| Ok((self.check_need(&claim, kind.arena())?, claim)));
+        let (need, claim) = match outcome {
+            Ok(outcome) => outcome,
+            Err(error) => return self.reply(id, request, Err(error)),
+        };
         let deadline = now + self.timeout(timeout_ms);
         let pending = Pending {
             session: id,
             request,
+            job: claim.job,
+            group: claim.group.map(|group| group.id),
             deadline,
+            need,
             kind,
         };
-        if let Some(pending) = self.attempt(now, pending) {
-            self.timers.set(deadline, Timer::Pending);
-            if let Some(session) = self.sessions.get_mut(id) {
-                session.waiting_requests += 1;
-            }
-            self.pending.push_back(pending);
+        if !self.must_wait(&pending) {
+            return self.attempt(now, pending);
         }
+        let Some(session) = self.sessions.get_mut(id) else {
+            return;
+        };
+        let limit = self.config.quotas.requests_per_session;
+        if session.waiting_requests >= limit {
+            let asked = session.waiting_requests.saturating_add(1);
+            let what = "requests of one session that wait for buffers";
+            return self.reply(
+                id,
+                request,
+                Err(limit_exceeded(what, limit, asked, "limits.requests_per_session")),
+            );
+        }
+        session.waiting_requests += 1;
+        self.timers.set_no_later(deadline, Timer::Pending);
+        self.pending.push(pending);
+    }
+
+    /// Buffers are missing, or others wait for the same kind.
+    fn must_wait(&self, pending: &Pending) -> bool {
+        let arena = pending.kind.arena();
+        let available = || self.pool.available(JobKey(pending.job.value()), arena);
+        pending.need > 0 && (!self.pending.is_clear(arena) || pending.need > available())
+    }
+
+    /// What is to be guaranteed, where that can be at all.
+    fn check_need(&self, claim: &Claim, arena: ArenaKind) -> Result<u32, ShuffleError> {
+        let most = self.pool.most(arena);
+        if let Ok(need) = u32::try_from(claim.need)
+            && need <= most
+        {
+            return Ok(need);
+        }
+        let refusal = PoolError::Insufficient {
+            need: u32::try_from(claim.need).unwrap_or(u32::MAX),
+            available: self.pool.available(JobKey(claim.job.value()), arena),
+            total: most,
+            holders: self.pool.holders(),
+        };
+        let error = ShuffleError::new(
+            pool_error(&refusal).kind().clone(),
+            "this server can never guarantee so many: ask for fewer buffers, or give the server a larger pool",
+        );
+        Err(error.by(Initiator::Caller).retryable(false).job(claim.job))
     }
 
     /// What a request may wait: what it says, but never longer than the server allows.
@@ -163,14 +218,24 @@ impl<B: Backing> Node<B> {
     }
 }
 
-pub(crate) fn limit_exceeded(what: &str, limit: u32, asked: u32) -> ShuffleError {
+/// A limit of the server's configuration, by its key.
+pub(crate) fn limit_exceeded(what: &str, limit: u32, asked: u32, key: &str) -> ShuffleError {
     ShuffleError::new(
         ErrorKind::LimitExceeded {
             what: what.to_owned(),
             limit: u64::from(limit),
             asked: u64::from(asked),
         },
-        "the server's configuration sets this limit",
+        format!("the server's configuration sets this limit: {key}"),
+    )
+}
+
+/// A limit of the protocol, the same on every server.
+pub(crate) fn beyond_protocol(what: &str, limit: u64, asked: u64) -> ShuffleError {
+    let what = what.to_owned();
+    ShuffleError::new(
+        ErrorKind::LimitExceeded { what, limit, asked },
+        "the protocol sets this limit, no configuration raises it",
     )
 }
 

@@ -51,7 +51,8 @@ impl<B: Backing> Node<B> {
     /// An executor has passed the handshake.
     ///
     /// # Errors
-    /// Where the job's arenas can't be made, or the node drains.
+    /// Where the job's arenas can't be made, or there are too many jobs. A node that drains takes executors: what is here is
+    /// to be read.
     pub fn handle_session_opened(&mut self, now: Instant, info: SessionInfo) -> Result<SessionId, ShuffleError> {
         let job = info.job;
         self.enter_job(job)?.sessions += 1;

@@ -55,7 +55,7 @@ pub const METRICS: &[Metric] = &[
     metric("links_opened", Counter, Count, "Connections to other servers that came up"),
     metric("channels_resumed", Counter, Count, "Channels taken up again on a new connection"),
     metric("peers_lost", Counter, Count, "Other servers given up"),
-    metric("refused", Counter, Count, "Requests and frames refused because they broke the protocol or a limit"),
+    metric("refused", Counter, Count, "Frames refused because they broke the protocol, and messages dropped because too many wait for a peer"),
     metric("sessions", Gauge, Count, "Attached executors"),
     metric("partitions", Gauge, Count, "Result partitions registered now"),
     metric("gates", Gauge, Count, "Input gates open now"),

@@ -45,7 +45,7 @@ pub struct NodeCounters {
     pub channels_resumed: u64,
     /// Peers given up.
     pub peers_lost: u64,
-    /// Requests and frames refused because they broke the protocol or a limit.
+    /// Frames refused because they broke the protocol, and messages dropped because too many wait for a peer.
     pub refused: u64,
 }
 

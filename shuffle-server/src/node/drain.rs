@@ -5,25 +5,27 @@ use std::time::Instant;
 use buffer_pool::Backing;
 use shuffle_protocol::{ShuffleError, error::ErrorKind};
 
-use super::{Node, Wake};
+use super::{Node, PendingKind, Wake};
 
 impl<B: Backing> Node<B> {
-    /// From now on new partitions are refused. Readers and writers that are there go on.
+    /// From now on new partitions are refused. Readers and writers that are there go on, and gates may still be opened: what
+    /// is here is to be read.
     pub fn start_drain(&mut self, now: Instant) {
         if self.draining {
             return;
         }
         self.draining = true;
-        self.refuse_pending(&ShuffleError::new(
+        let draining = ShuffleError::new(
             ErrorKind::Draining,
             "this server is being stopped and takes no new partitions",
-        ));
+        );
+        self.refuse_pending(&draining, |pending| matches!(pending.kind, PendingKind::Partition(_)));
         self.settle(now);
     }
 
     /// Nothing is left that a stop would break.
     pub fn is_drained(&self) -> bool {
-        self.draining && self.partitions.is_empty() && self.gates.is_empty()
+        self.draining && self.partitions.is_empty() && self.gates.is_empty() && self.pending.is_empty()
     }
 
     /// Ends every partition and channel with this error, and every session.

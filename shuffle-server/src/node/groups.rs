@@ -1,5 +1,6 @@
 //! How groups fail as one; the states are in `partition::group`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use buffer_pool::Backing;
@@ -7,7 +8,8 @@ use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::{GroupId, GroupRef, JobId, ShuffleError, error::ErrorKind};
 
 use super::{Node, Timer};
-use crate::partition::MemberRef;
+use crate::partition::{MemberRef, judges};
+use crate::peer::PathId;
 
 impl<B: Backing> Node<B> {
     /// A member of the group failed on this node. The home server decides whether it was the first.
@@ -19,18 +21,28 @@ impl<B: Backing> Node<B> {
         // The first cause is what everyone is to see, not the chain through which this node learned of it.
         let cause = cause.first_cause().clone();
         state.reported = Some(cause.clone());
-        if group.home == self.config.address {
-            self.decide(now, job, group, cause);
-        } else {
-            let report = control::GroupReport {
-                job: job.value(),
-                group: Some(group.into()),
-                cause: Some((&cause).into()),
-            };
-            self.tell_node(now, &group.home, Message::GroupReport(report));
-            self.timers
-                .set(now + self.config.group_verdict_after, Timer::Verdict(job, group.id));
-        }
+        self.ask_judge(now, job, group, cause);
+    }
+
+    /// Asks who decides, of those that may live the next that was not asked; after the last this node decides itself.
+    fn ask_judge(&mut self, now: Instant, job: JobId, group: &GroupRef, cause: ShuffleError) {
+        let asked = self.groups.state(job, group).asked;
+        let next = judges(group)
+            .enumerate()
+            .skip(asked)
+            .find(|(_, node)| !self.is_given_up(now, node));
+        let Some((at, judge)) = next.filter(|(_, node)| **node != self.config.address) else {
+            return self.decide(now, job, group, cause);
+        };
+        self.groups.state(job, group).asked = at + 1;
+        let report = control::GroupReport {
+            job: job.value(),
+            group: Some(group.into()),
+            cause: Some((&cause).into()),
+        };
+        self.tell_node(now, judge, Message::GroupReport(report));
+        self.timers
+            .set(now + self.config.group_verdict_after, Timer::Verdict(job, group.id));
     }
 
     /// Whether a member that fails with this error is to wait for the verdict on its group: it may not have been the first.
@@ -38,21 +50,31 @@ impl<B: Backing> Node<B> {
         !matches!(error.kind(), ErrorKind::GroupFailed) && self.groups.verdict(job, group.id).is_none()
     }
 
-    /// Another node reports a failure to this one as the group's home.
-    pub(crate) fn handle_group_report(&mut self, now: Instant, job: JobId, group: &GroupRef, cause: ShuffleError) {
-        match self.groups.verdict(job, group.id).cloned() {
-            Some(verdict) => self.announce(now, job, group, &verdict),
-            None => self.decide(now, job, group, cause),
+    /// Another node reports a failure to this one, the group's home or who decides in its place.
+    pub(crate) fn handle_group_report(
+        &mut self,
+        now: Instant,
+        from: PathId,
+        job: JobId,
+        group: &GroupRef,
+        cause: ShuffleError,
+    ) {
+        match self.groups.shared_verdict(job, group.id) {
+            Some(verdict) => self.tell_path_surely(from, verdict_message(job, group, &verdict)),
+            None => {
+                self.groups.state(job, group).reported = Some(cause.clone());
+                self.decide(now, job, group, cause);
+            }
         }
     }
 
-    /// The home server has decided.
+    /// Another node has decided.
     pub(crate) fn handle_group_verdict(&mut self, now: Instant, job: JobId, group: &GroupRef, verdict: ShuffleError) {
         self.apply(now, job, group, verdict);
     }
 
-    /// The home server has not answered in time: this node acts on the cause it knows.
-    pub(crate) fn decide_without_home(&mut self, now: Instant, job: JobId, group: GroupId) {
+    /// Who was asked has not answered in time.
+    pub(crate) fn handle_no_verdict(&mut self, now: Instant, job: JobId, group: GroupId) {
         let Some(state) = self.groups.get_mut(job, group) else {
             return;
         };
@@ -61,7 +83,7 @@ impl<B: Backing> Node<B> {
         }
         let Some(cause) = state.reported.clone() else { return };
         let group = state.group.clone();
-        self.apply(now, job, &group, group_failed(&group, cause).job(job));
+        self.ask_judge(now, job, &group, cause);
     }
 
     fn decide(&mut self, now: Instant, job: JobId, group: &GroupRef, cause: ShuffleError) {
@@ -71,14 +93,10 @@ impl<B: Backing> Node<B> {
     }
 
     fn announce(&mut self, now: Instant, job: JobId, group: &GroupRef, verdict: &ShuffleError) {
-        for node in &group.nodes {
+        let home = Some(&group.home).filter(|home| !group.nodes.contains(home));
+        for node in group.nodes.iter().chain(home) {
             if *node != self.config.address {
-                let message = control::GroupVerdict {
-                    job: job.value(),
-                    group: Some(group.into()),
-                    cause: Some(verdict.into()),
-                };
-                self.tell_node(now, node, Message::GroupVerdict(message));
+                self.tell_node(now, node, verdict_message(job, group, verdict));
             }
         }
     }
@@ -88,19 +106,30 @@ impl<B: Backing> Node<B> {
         if state.verdict.is_some() {
             return;
         }
-        state.verdict = Some(verdict.clone());
+        let verdict = Arc::new(verdict);
+        state.verdict = Some(Arc::clone(&verdict));
         state.decided = Some(now);
         let members = std::mem::take(&mut state.members);
         self.counters.groups_failed += 1;
+        self.timers.cancel(Timer::Verdict(job, group.id));
         tracing::warn!(%job, group = %group.id, members = members.len(), "group failed: {verdict}");
         for member in members {
             match member {
-                MemberRef::Partition(no) => self.fail_partition(now, no, verdict.clone()),
+                MemberRef::Partition(no) => self.fail_partition(now, no, verdict.as_ref().clone()),
                 MemberRef::Gate(no) => self.fail_gate(now, no, &verdict),
             }
         }
+        self.fail_pending(job, group.id, &verdict);
         self.plan_sweep(now);
     }
+}
+
+fn verdict_message(job: JobId, group: &GroupRef, verdict: &ShuffleError) -> Message {
+    Message::GroupVerdict(control::GroupVerdict {
+        job: job.value(),
+        group: Some(group.into()),
+        cause: Some(verdict.into()),
+    })
 }
 
 fn group_failed(group: &GroupRef, cause: ShuffleError) -> ShuffleError {

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use buffer_pool::{ArenaKind, Backing};
 
-use super::{ChannelNo, Holder, Node};
-use crate::executor::GateNo;
+use super::{ChannelNo, Holder, Node, Timer};
+use crate::executor::{GateNo, Session};
 
 /// In debug builds every n-th step checks everything.
 const EVERY: u64 = 64;
@@ -26,6 +26,26 @@ impl<B: Backing> Node<B> {
         self.check_partitions();
         self.check_gates();
         self.check_holders();
+        self.pending.check_invariants();
+        self.registry.check_invariants();
+        self.check_timers();
+    }
+
+    /// No timer is armed for what is gone, so there are never more than things that may need one.
+    fn check_timers(&self) {
+        for timer in self.timers.armed() {
+            let matters = match timer {
+                Timer::Waiting(job, key) => self.registry.waiting(job, key).next().is_some(),
+                Timer::Path(path) => self.paths.contains_key(path),
+                Timer::Link(link) => self.links.contains_key(link),
+                Timer::Session(session) => self.sessions.get(session).is_some_and(Session::is_open),
+                Timer::Unconfirmed(path) => self.paths.get(path).is_some_and(|path| path.link.is_some()),
+                Timer::Verdict(job, group) => self.groups.verdict(job, group).is_none(),
+                Timer::Unread(partition) => self.partitions.contains_key(partition),
+                Timer::Pending | Timer::Sweep => true,
+            };
+            assert!(matters, "a timer is armed for what is gone: {timer:?}");
+        }
     }
 
     fn check_partitions(&self) {

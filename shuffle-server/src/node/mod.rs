@@ -23,6 +23,7 @@ mod drain;
 mod groups;
 mod holders;
 mod invariants;
+mod pending;
 mod settle;
 mod timers;
 mod wakes;
@@ -45,9 +46,12 @@ use crate::peer::{Inlet, InletNo, Link, Path, PathId};
 pub use api::{Dial, Landing, LinkId, NodeConfig, Output, PeerInfo, Quotas, SessionId, SessionInfo, Wake};
 pub use counters::NodeCounters;
 pub(crate) use holders::{ChannelNo, Holder, Holders};
-pub(crate) use settle::{Pending, PendingKind};
+pub(crate) use pending::{Pending, PendingKind, PendingRequests};
 pub(crate) use timers::{Timer, Timers};
 pub(crate) use wakes::Sink;
+
+/// Jobs that are on a node at one time. Each has books with an entry for each buffer of the pool, and two memfds.
+const MAX_JOBS: usize = 256;
 
 /// What a node keeps of one job.
 #[derive(Debug, Default)]
@@ -84,16 +88,17 @@ pub struct Node<B: Backing> {
     pub(crate) pool_owners: BTreeMap<PoolId, PoolOwner>,
     /// Room for what one acknowledgement frees, kept so that none is allocated for each.
     pub(crate) acked: Vec<Item>,
-    pub(crate) pending: VecDeque<Pending>,
+    /// Creations that wait for buffers.
+    pub(crate) pending: PendingRequests,
     /// Buffers or reservations have come home since creations were last tried.
     pub(crate) pool_changed: bool,
     pub(crate) timers: Timers,
-    /// A sweep is planned. There is one at a time: each looks at everything that is remembered.
-    sweep_planned: bool,
     pub(crate) wakes: VecDeque<Wake>,
     pub(crate) dials: VecDeque<PathId>,
     /// The number of the next channel that is asked for at another node.
     pub(crate) next_stream: u32,
+    /// The number of the next connection that this node dials.
+    pub(crate) next_generation: u32,
     pub(crate) counters: NodeCounters,
     pub(crate) draining: bool,
     external_gauges: Vec<(String, u64)>,
@@ -120,13 +125,13 @@ impl<B: Backing> Node<B> {
             links: SlotMap::with_key(),
             pool_owners: BTreeMap::new(),
             acked: Vec::new(),
-            pending: VecDeque::new(),
+            pending: PendingRequests::default(),
             pool_changed: false,
             timers: Timers::default(),
-            sweep_planned: false,
             wakes: VecDeque::new(),
             dials: VecDeque::new(),
             next_stream: 0,
+            next_generation: 0,
             counters: NodeCounters::default(),
             draining: false,
             external_gauges: Vec::new(),
@@ -210,8 +215,8 @@ impl<B: Backing> Node<B> {
                 Timer::Path(path) => self.check_path(now, path),
                 Timer::Link(link) => self.check_link(now, link),
                 Timer::Session(session) => self.check_session(now, session),
-                Timer::Unconfirmed(path, connection) => self.drop_unconfirmed(now, path, connection),
-                Timer::Verdict(job, group) => self.decide_without_home(now, job, group),
+                Timer::Unconfirmed(path) => self.drop_unconfirmed(now, path),
+                Timer::Verdict(job, group) => self.handle_no_verdict(now, job, group),
                 Timer::Unread(partition) => self.expire_unread(now, partition),
                 Timer::Sweep => self.sweep(now),
             }
@@ -261,6 +266,14 @@ impl<B: Backing> Node<B> {
     /// The job's books on this node, and its arenas, from its first session on.
     pub(crate) fn enter_job(&mut self, job: JobId) -> Result<&mut Job, ShuffleError> {
         if !self.jobs.contains_key(&job) {
+            if self.jobs.len() >= MAX_JOBS {
+                let kind = ErrorKind::LimitExceeded {
+                    what: "jobs on this node".to_owned(),
+                    limit: MAX_JOBS as u64,
+                    asked: self.jobs.len() as u64 + 1,
+                };
+                return Err(ShuffleError::new(kind, "attach when another job has ended").job(job));
+            }
             self.pool
                 .add_job(JobKey(job.value()))
                 .map_err(|error| pool_error(&error).job(job))?;
@@ -294,14 +307,12 @@ impl<B: Backing> Node<B> {
 
     /// Something has ended that is remembered for a while: once for that while, at most for twice as long.
     pub(crate) fn plan_sweep(&mut self, now: Instant) {
-        if !self.sweep_planned {
-            self.sweep_planned = true;
+        if !self.timers.is_armed(Timer::Sweep) {
             self.timers.set(now + self.config.unread_expiry, Timer::Sweep);
         }
     }
 
     fn sweep(&mut self, now: Instant) {
-        self.sweep_planned = false;
         let registry = self.registry.sweep(now, self.config.unread_expiry);
         let groups = self.groups.sweep(now, self.config.unread_expiry);
         if registry || groups {
@@ -318,18 +329,25 @@ pub(crate) fn pool_error(error: &buffer_pool::PoolError) -> ShuffleError {
             available,
             total,
             holders,
-        } => {
-            let holders = holders.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-            ShuffleError::new(
-                ErrorKind::InsufficientBuffers {
-                    need: *need,
-                    available: *available,
-                    total: *total,
-                    holders,
-                },
-                "ask for fewer buffers, let others finish, or give the server a larger pool",
-            )
-        }
+        } => ShuffleError::new(
+            ErrorKind::InsufficientBuffers {
+                need: *need,
+                available: *available,
+                total: *total,
+                holders: name_holders(holders),
+            },
+            "ask for fewer buffers, let others finish, or give the server a larger pool",
+        ),
         other => ShuffleError::new(ErrorKind::Io, other.to_string()),
     }
+}
+
+/// The largest of them by name; there may be as many as there are partitions and gates.
+fn name_holders(holders: &[buffer_pool::Holder]) -> String {
+    const NAMED: usize = 8;
+    let mut named: Vec<String> = holders.iter().take(NAMED).map(ToString::to_string).collect();
+    if let Some(more) = holders.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        named.push(format!("and {more} more"));
+    }
+    named.join(", ")
 }

@@ -1,27 +1,14 @@
 //! After each step: buffers that came home go to who waits for them.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use buffer_pool::Backing;
-use shuffle_protocol::{ShuffleError, control, error::ErrorKind};
+use buffer_pool::{ArenaKind, Backing, JobKey};
+use shuffle_protocol::{GroupId, JobId, ShuffleError, error::ErrorKind};
 
-use super::{Node, PoolOwner, SessionId, Timer};
+use super::{Node, Pending, PendingKind, PoolOwner, SessionId, Timer};
 
-/// A request that waits for buffers.
-#[derive(Debug)]
-pub(crate) struct Pending {
-    pub(crate) session: SessionId,
-    pub(crate) request: u64,
-    pub(crate) deadline: Instant,
-    pub(crate) kind: PendingKind,
-}
-
-/// What is to be created.
-#[derive(Debug)]
-pub(crate) enum PendingKind {
-    Partition(Box<control::CreatePartition>),
-    Gate(Box<control::OpenGate>),
-}
+/// How closely deadlines of requests that wait for buffers are kept.
+const PENDING_GRAIN: Duration = Duration::from_millis(10);
 
 impl<B: Backing> Node<B> {
     /// Lets everything happen that the last step made possible.
@@ -34,7 +21,9 @@ impl<B: Backing> Node<B> {
                     None => {}
                 }
             }
-            self.state_wanted();
+            let need = |arena| self.pending.need(arena);
+            let (write, read) = (need(ArenaKind::Write), need(ArenaKind::Read));
+            self.pool.set_wanted(write, read);
             if !std::mem::take(&mut self.pool_changed) || self.pending.is_empty() {
                 break;
             }
@@ -43,40 +32,25 @@ impl<B: Backing> Node<B> {
         self.check_some_invariants();
     }
 
-    /// Tries what waits, in the order in which it came; behind the first that still lacks buffers nobody of its kind
-    /// is tried, so nobody is overtaken for ever.
+    /// Creates what waits and can be had now. Behind the first that still lacks buffers nobody of its kind is tried, so
+    /// nobody is overtaken for ever.
     fn retry_pending(&mut self, now: Instant) {
-        let (mut writers_wait, mut readers_wait) = (false, false);
-        for pending in std::mem::take(&mut self.pending) {
-            let waits = match pending.kind {
-                PendingKind::Partition(_) => &mut writers_wait,
-                PendingKind::Gate(_) => &mut readers_wait,
+        while let Some(arena) = self.next_to_create() {
+            let Some(pending) = self.pending.pop_head(arena) else {
+                return;
             };
-            if *waits {
-                self.pending.push_back(pending);
-                continue;
-            }
-            let session = pending.session;
-            match self.attempt(now, pending) {
-                Some(pending) => {
-                    *waits = true;
-                    self.pending.push_back(pending);
-                }
-                None => self.leave_pending(session),
-            }
+            self.leave_pending(pending.session);
+            self.attempt(now, pending);
         }
     }
 
-    /// Tells the pool what waits, so that it makes room.
-    fn state_wanted(&mut self) {
-        let (mut write, mut read) = (0u32, 0u32);
-        for pending in &self.pending {
-            match &pending.kind {
-                PendingKind::Partition(request) => write = write.saturating_add(request.min_buffers.max(1)),
-                PendingKind::Gate(request) => read = read.saturating_add(self.receive_minimum(request)),
-            }
-        }
-        self.pool.set_wanted(write, read);
+    /// The line whose head finds its buffers.
+    fn next_to_create(&self) -> Option<ArenaKind> {
+        let fits = |pending: &&Pending| {
+            let arena = pending.kind.arena();
+            pending.need <= self.pool.available(JobKey(pending.job.value()), arena)
+        };
+        self.pending.heads().find(fits).map(|pending| pending.kind.arena())
     }
 
     /// Moves of memory that failed are tried again. Gives what failed since this was last asked, to be logged.
@@ -87,61 +61,52 @@ impl<B: Backing> Node<B> {
         self.pool.poll_move_error()
     }
 
-    /// Tries a creation. Gives it back where only buffers are missing.
-    pub(crate) fn attempt(&mut self, now: Instant, pending: Pending) -> Option<Pending> {
+    /// Creates or refuses.
+    pub(crate) fn attempt(&mut self, now: Instant, pending: Pending) {
         let outcome = match &pending.kind {
             PendingKind::Partition(request) => self.create_partition(now, pending.session, request),
             PendingKind::Gate(request) => self.open_gate(now, pending.session, request),
         };
-        match outcome {
-            Err(error) if pending.deadline > now && matches!(error.kind(), ErrorKind::InsufficientBuffers { .. }) => {
-                Some(pending)
-            }
-            outcome => {
-                self.reply(pending.session, pending.request, outcome);
-                None
-            }
-        }
+        self.reply(pending.session, pending.request, outcome);
     }
 
     /// Refuses, with the numbers of now, what has waited its time for buffers.
     pub(crate) fn expire_pending(&mut self, now: Instant) {
-        for pending in std::mem::take(&mut self.pending) {
-            let session = pending.session;
-            if pending.deadline > now {
-                self.pending.push_back(pending);
-                continue;
-            }
-            self.leave_pending(session);
-            let refused = self.attempt(now, pending);
-            assert!(refused.is_none(), "a request waits beyond its deadline");
+        for pending in self.pending.take(|pending| pending.deadline <= now) {
+            self.leave_pending(pending.session);
+            self.attempt(now, pending);
+            // What waited behind it may come now.
+            self.pool_changed = true;
         }
-        if let Some(next) = self.pending.iter().map(|pending| pending.deadline).min() {
-            self.timers.set(next, Timer::Pending);
+        if let Some(next) = self.pending.next_deadline() {
+            self.timers.set(next.max(now + PENDING_GRAIN), Timer::Pending);
         }
     }
 
-    /// The executor wants no more what it has asked for and what still waits for buffers.
-    pub(crate) fn give_up_pending(&mut self, session: SessionId, is_it: impl Fn(&PendingKind) -> bool) {
-        for pending in std::mem::take(&mut self.pending) {
-            if pending.session != session || !is_it(&pending.kind) {
-                self.pending.push_back(pending);
-                continue;
-            }
-            self.leave_pending(session);
-            let error = ShuffleError::new(ErrorKind::Cancelled, "the executor gave it up before it was there");
-            self.reply(session, pending.request, Err(error));
-        }
-        // What waited behind it may come now.
-        self.pool_changed = true;
+    /// The executor wants no more what it has asked for and what still waits for buffers. False: nothing of that waits.
+    pub(crate) fn give_up_pending(&mut self, session: SessionId, is_it: impl Fn(&PendingKind) -> bool) -> bool {
+        let error = ShuffleError::new(ErrorKind::Cancelled, "the executor gave it up before it was there");
+        self.refuse_pending(&error, |pending| pending.session == session && is_it(&pending.kind))
     }
 
-    /// Answers everything that waits, since the node is being stopped.
-    pub(crate) fn refuse_pending(&mut self, error: &ShuffleError) {
-        for pending in std::mem::take(&mut self.pending) {
+    /// Answers what waits as a member of a group that has failed.
+    pub(crate) fn fail_pending(&mut self, job: JobId, group: GroupId, verdict: &ShuffleError) {
+        self.refuse_pending(verdict, |pending| pending.job == job && pending.group == Some(group));
+    }
+
+    /// Answers with this error what waits and is meant. False: nothing of that waits.
+    pub(crate) fn refuse_pending(&mut self, error: &ShuffleError, is_meant: impl Fn(&Pending) -> bool) -> bool {
+        let meant = self.pending.take(is_meant);
+        if meant.is_empty() {
+            return false;
+        }
+        for pending in meant {
             self.leave_pending(pending.session);
             self.reply(pending.session, pending.request, Err(error.clone()));
         }
+        // What waited behind them may come now.
+        self.pool_changed = true;
+        true
     }
 
     fn leave_pending(&mut self, session: SessionId) {

@@ -6,15 +6,31 @@
 //!   every node: fail all members with that one cause ◀┘
 //! ```
 //!
-//! A node whose home server does not answer in time acts on the cause it knows itself.
+//! Where the home server is lost, or does not answer in time, the next judge is asked in its place: the first two of the
+//! other declared nodes, in their order, and then the node that noticed decides itself. Whoever decides tells all nodes, and
+//! on each the first verdict stays. So all members see one first cause, but where
+//!
+//! - the network is torn: two judges cannot hear of each other, and both decide;
+//! - a judge dies when it has told some and not all: who was told keeps that cause, another judge decides for the others;
+//! - the home server comes back, and has forgotten, while another judge decides.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use shuffle_protocol::{GroupId, GroupRef, JobId, ShuffleError};
+use shuffle_protocol::{GroupId, GroupRef, JobId, NodeAddress, ShuffleError};
 
 use super::PartitionNo;
 use crate::executor::GateNo;
+
+/// Nodes that may decide in the home server's place.
+const DEPUTIES: usize = 2;
+
+/// Who decides, in the order in which they are asked.
+pub(crate) fn judges(group: &GroupRef) -> impl Iterator<Item = &NodeAddress> {
+    let others = group.nodes.iter().filter(|node| **node != group.home);
+    std::iter::once(&group.home).chain(others.take(DEPUTIES))
+}
 
 /// A thing on this node that fails with its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -28,10 +44,12 @@ pub(crate) enum MemberRef {
 pub(crate) struct GroupState {
     pub(crate) group: GroupRef,
     pub(crate) members: BTreeSet<MemberRef>,
-    /// The first failure of a member on this node, on its way to the home server.
+    /// The first failure of a member on this node, on its way to who decides.
     pub(crate) reported: Option<ShuffleError>,
+    /// Judges that were asked, or passed over.
+    pub(crate) asked: usize,
     /// The decision, once it is known. It never changes.
-    pub(crate) verdict: Option<ShuffleError>,
+    pub(crate) verdict: Option<Arc<ShuffleError>>,
     /// When it was known.
     pub(crate) decided: Option<Instant>,
 }
@@ -48,6 +66,7 @@ impl Groups {
             group: group.clone(),
             members: BTreeSet::new(),
             reported: None,
+            asked: 0,
             verdict: None,
             decided: None,
         })
@@ -59,7 +78,12 @@ impl Groups {
 
     /// Why a member may not join, if its group has failed.
     pub(crate) fn verdict(&self, job: JobId, group: GroupId) -> Option<&ShuffleError> {
-        self.states.get(&(job, group))?.verdict.as_ref()
+        self.states.get(&(job, group))?.verdict.as_deref()
+    }
+
+    /// As [`Groups::verdict`], for who keeps it.
+    pub(crate) fn shared_verdict(&self, job: JobId, group: GroupId) -> Option<Arc<ShuffleError>> {
+        self.states.get(&(job, group))?.verdict.clone()
     }
 
     /// A member that ended well. A group without members and without a verdict is forgotten.

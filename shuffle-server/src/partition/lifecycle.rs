@@ -57,7 +57,8 @@ pub(crate) struct PartitionOrigin {
     pub(crate) group: Option<GroupRef>,
     pub(crate) subpartitions: u32,
     pub(crate) max_queued: u32,
-    pub(crate) pool: PoolId,
+    /// `None` where there is no subpartition that could take a buffer.
+    pub(crate) pool: Option<PoolId>,
 }
 
 impl Partition {
@@ -72,7 +73,7 @@ impl Partition {
             group: origin.group,
             state: PartitionState::Producing,
             max_queued: origin.max_queued,
-            pool: Some(origin.pool),
+            pool: origin.pool,
             demand: 0,
             granted: 0,
             queues,

@@ -16,7 +16,7 @@ mod queue;
 mod registry;
 mod serving;
 
-pub(crate) use group::{Groups, MemberRef};
+pub(crate) use group::{Groups, MemberRef, judges};
 pub(crate) use lifecycle::{Partition, PartitionOrigin, PartitionState};
 pub(crate) use outlet::{Item, Outlet, OutletPlace, OutletState, Pull, SinkRef, Turn, locate};
 pub(crate) use queue::{Buffered, Queue};

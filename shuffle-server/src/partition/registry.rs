@@ -1,21 +1,33 @@
 //! Which partitions a job has on this node, which it had, and who waits for one to come.
 //!
 //! To a reader "not yet", "unknown", "released", "expired", "superseded" and "failed" are different
-//! answers; what a partition ended as is remembered for a while after it has gone.
+//! answers; what a partition ended as, and which attempts are fenced, is remembered for a while after it has gone: for a
+//! time, and of each job so many at most, the latest.
+//!
+//! ```text
+//! places of a job = live + waited for + remembered        remembered <= MAX_REMEMBERED
+//! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use shuffle_protocol::{JobId, PartitionId, PartitionKey, ShuffleError, error::ErrorKind};
 
 use super::{OutletNo, PartitionNo};
 
+/// Partitions of one job that are remembered after they have gone: 150 bytes each, and up to 600 for the error
+/// of one that failed. Readers of one that was forgotten
+/// hear that it is not registered, after the time that one may wait for it.
+const MAX_REMEMBERED: usize = 4096;
+
 /// How a partition ended.
 #[derive(Debug, Clone)]
 pub(crate) enum Tombstone {
     Released,
     Expired,
-    Failed(ShuffleError),
+    /// Shared with all who failed for the same reason.
+    Failed(Arc<ShuffleError>),
 }
 
 #[derive(Debug, Default)]
@@ -25,9 +37,17 @@ struct Place {
     live: Option<(u32, PartitionNo)>,
     ended: Option<(u32, Tombstone)>,
     waiting: BTreeSet<OutletNo>,
-    touched: Option<Instant>,
-    /// When those who wait are looked at next.
-    look_at: Option<Instant>,
+    /// Its entry in the job's list of what is remembered.
+    remembered: Option<u64>,
+}
+
+/// What a node knows of one job's partitions.
+#[derive(Debug, Default)]
+struct Places {
+    places: BTreeMap<PartitionKey, Place>,
+    /// What has ended or was fenced and since when, the oldest first.
+    remembered: BTreeMap<u64, (Instant, PartitionKey)>,
+    count: u64,
 }
 
 /// What a reader who names an attempt is told.
@@ -42,20 +62,26 @@ pub(crate) enum Lookup {
 /// The registry of one node.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    jobs: HashMap<JobId, BTreeMap<PartitionKey, Place>>,
+    jobs: HashMap<JobId, Places>,
 }
 
 impl Registry {
     fn place(&mut self, job: JobId, key: PartitionKey) -> &mut Place {
-        self.jobs.entry(job).or_default().entry(key).or_default()
+        self.jobs.entry(job).or_default().places.entry(key).or_default()
+    }
+
+    fn find(&self, job: JobId, key: PartitionKey) -> Option<&Place> {
+        self.jobs.get(&job)?.places.get(&key)
     }
 
     /// Whether this attempt may be registered now.
     ///
     /// # Errors
     /// `Superseded` by a newer attempt or fence; `AlreadyExists` for an attempt that is or was there.
-    pub(crate) fn admit(&mut self, job: JobId, id: PartitionId) -> Result<(), ShuffleError> {
-        let place = self.place(job, id.key());
+    pub(crate) fn admit(&self, job: JobId, id: PartitionId) -> Result<(), ShuffleError> {
+        let Some(place) = self.find(job, id.key()) else {
+            return Ok(());
+        };
         let newest = place.fence.max(place.newest().unwrap_or(0));
         if id.attempt < newest {
             return Err(superseded(job, id, newest));
@@ -89,19 +115,22 @@ impl Registry {
         attempt: u32,
         now: Instant,
     ) -> (Option<PartitionNo>, BTreeSet<OutletNo>) {
-        let place = self.place(job, key);
-        place.touched = Some(now);
-        if attempt <= place.fence {
+        if attempt <= self.find(job, key).map_or(0, |place| place.fence) {
             return (None, BTreeSet::new());
         }
+        let place = self.place(job, key);
         place.fence = attempt;
         let older = place.live.filter(|(live, _)| *live < attempt).map(|(_, no)| no);
-        (older, std::mem::take(&mut place.waiting))
+        let waiting = std::mem::take(&mut place.waiting);
+        self.remember(job, key, now);
+        (older, waiting)
     }
 
     /// What there is for a reader of this attempt.
-    pub(crate) fn lookup(&mut self, job: JobId, id: PartitionId) -> Lookup {
-        let place = self.place(job, id.key());
+    pub(crate) fn lookup(&self, job: JobId, id: PartitionId) -> Lookup {
+        let Some(place) = self.find(job, id.key()) else {
+            return Lookup::Wait;
+        };
         if let Some((attempt, no)) = place.live
             && attempt == id.attempt
         {
@@ -117,42 +146,33 @@ impl Registry {
         }
     }
 
-    /// Remembers a reader until the partition comes. True: a timer is to be set for `deadline`; all who wait for
-    /// one partition share one.
-    pub(crate) fn wait(&mut self, job: JobId, key: PartitionKey, reader: OutletNo, deadline: Instant) -> bool {
-        let place = self.place(job, key);
-        place.waiting.insert(reader);
-        let sooner = place.look_at.is_none_or(|at| deadline < at);
-        if sooner {
-            place.look_at = Some(deadline);
-        }
-        sooner
+    /// Remembers a reader until the partition comes.
+    pub(crate) fn wait(&mut self, job: JobId, key: PartitionKey, reader: OutletNo) {
+        self.place(job, key).waiting.insert(reader);
     }
 
-    /// The timer of those who wait has fired; it is set again for `next`.
-    pub(crate) fn handle_looked(&mut self, job: JobId, key: PartitionKey, next: Option<Instant>) {
-        if let Some(place) = self.jobs.get_mut(&job).and_then(|places| places.get_mut(&key)) {
-            place.look_at = next;
-        }
-    }
-
-    /// Forgets a reader that waits no longer.
-    pub(crate) fn forget_waiting(&mut self, job: JobId, key: PartitionKey, reader: OutletNo) {
-        if let Some(places) = self.jobs.get_mut(&job)
-            && let Some(place) = places.get_mut(&key)
-        {
-            place.waiting.remove(&reader);
-            if place.is_blank() {
-                places.remove(&key);
+    /// Forgets a reader that waits no longer. True: nobody waits for the partition any more.
+    pub(crate) fn forget_waiting(&mut self, job: JobId, key: PartitionKey, reader: OutletNo) -> bool {
+        let Some(places) = self.jobs.get_mut(&job) else {
+            return true;
+        };
+        let Some(place) = places.places.get_mut(&key) else {
+            return true;
+        };
+        place.waiting.remove(&reader);
+        let nobody = place.waiting.is_empty();
+        if place.is_blank() {
+            places.places.remove(&key);
+            if places.places.is_empty() {
+                self.jobs.remove(&job);
             }
         }
+        nobody
     }
 
     /// Who waits for this partition.
     pub(crate) fn waiting(&self, job: JobId, key: PartitionKey) -> impl Iterator<Item = OutletNo> {
-        self.jobs
-            .get(&job)
-            .and_then(|places| places.get(&key))
+        self.find(job, key)
             .into_iter()
             .flat_map(|place| place.waiting.iter().copied())
     }
@@ -166,23 +186,68 @@ impl Registry {
         );
         place.live = None;
         place.ended = Some((id.attempt, how));
-        place.touched = Some(now);
+        self.remember(job, id.key(), now);
     }
 
-    /// Forgets how partitions ended whose end lies longer back than `keep`. True: others are still remembered.
+    /// Puts a place behind all that are remembered; of too many the oldest goes.
+    fn remember(&mut self, job: JobId, key: PartitionKey, now: Instant) {
+        let Some(places) = self.jobs.get_mut(&job) else { return };
+        let Some(place) = places.places.get_mut(&key) else {
+            return;
+        };
+        places.count += 1;
+        if let Some(before) = place.remembered.replace(places.count) {
+            places.remembered.remove(&before);
+        }
+        places.remembered.insert(places.count, (now, key));
+        if places.remembered.len() > MAX_REMEMBERED {
+            places.forget_oldest();
+        }
+    }
+
+    /// Forgets what has been remembered for longer than `keep`. True: others are still remembered.
     pub(crate) fn sweep(&mut self, now: Instant, keep: Duration) -> bool {
         self.jobs.retain(|_, places| {
-            places.retain(|_, place| {
-                place.live.is_some()
-                    || !place.waiting.is_empty()
-                    || place.touched.is_some_and(|at| now.saturating_duration_since(at) < keep)
-            });
-            !places.is_empty()
+            while let Some((since, _)) = places.remembered.values().next()
+                && now.saturating_duration_since(*since) >= keep
+            {
+                places.forget_oldest();
+            }
+            !places.places.is_empty()
         });
-        self.jobs
-            .values()
-            .flat_map(BTreeMap::values)
-            .any(|place| place.touched.is_some())
+        self.jobs.values().any(|places| !places.remembered.is_empty())
+    }
+
+    pub(crate) fn check_invariants(&self) {
+        for places in self.jobs.values() {
+            assert!(places.remembered.len() <= MAX_REMEMBERED);
+            for (key, place) in &places.places {
+                let listed = place
+                    .remembered
+                    .is_none_or(|at| places.remembered.get(&at).is_some_and(|(_, of)| of == key));
+                assert!(
+                    listed,
+                    "a place is remembered without being on the list of what is to be forgotten"
+                );
+                assert!(
+                    place.live.is_some() || !place.waiting.is_empty() || place.remembered.is_some(),
+                    "a place that nothing will remove"
+                );
+            }
+        }
+    }
+}
+
+impl Places {
+    fn forget_oldest(&mut self) {
+        let Some((_, (_, key))) = self.remembered.pop_first() else {
+            return;
+        };
+        let Some(place) = self.places.get_mut(&key) else { return };
+        place.remembered = None;
+        if place.live.is_none() && place.waiting.is_empty() {
+            self.places.remove(&key);
+        }
     }
 }
 
@@ -194,7 +259,7 @@ impl Place {
     }
 
     fn is_blank(&self) -> bool {
-        self.live.is_none() && self.ended.is_none() && self.waiting.is_empty() && self.fence == 0
+        self.live.is_none() && self.waiting.is_empty() && self.remembered.is_none()
     }
 }
 
@@ -206,9 +271,8 @@ impl Tombstone {
                 "the partition was read to its end, or given up, and its buffers are gone",
             ),
             Self::Expired => ShuffleError::new(ErrorKind::Expired, "nobody came to read the partition in time"),
-            Self::Failed(cause) => {
-                ShuffleError::new(ErrorKind::PartitionFailed, "the producer did not finish").because(cause.clone())
-            }
+            Self::Failed(cause) => ShuffleError::new(ErrorKind::PartitionFailed, "the producer did not finish")
+                .because(cause.as_ref().clone()),
         };
         error.job(job).partition(id)
     }
@@ -221,4 +285,48 @@ fn superseded(job: JobId, id: PartitionId, by_attempt: u32) -> ShuffleError {
     )
     .job(job)
     .partition(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use shuffle_protocol::ResultId;
+
+    use super::*;
+
+    const JOB: JobId = JobId::new(7);
+
+    fn partition(index: u32, attempt: u32) -> PartitionId {
+        let result = ResultId::new(11);
+        PartitionId { result, index, attempt }
+    }
+
+    #[test]
+    fn of_too_many_that_are_remembered_the_oldest_go() {
+        let (mut registry, now) = (Registry::default(), Instant::now());
+        let all = u32::try_from(MAX_REMEMBERED).unwrap() + 100;
+        for index in 0..all {
+            registry.fence(JOB, partition(index, 0).key(), 3, now);
+        }
+        registry.check_invariants();
+        assert_eq!(registry.jobs[&JOB].places.len(), MAX_REMEMBERED);
+        registry.admit(JOB, partition(99, 2)).expect("its fence is forgotten");
+        registry.admit(JOB, partition(100, 2)).expect_err("this one is not");
+        let later = now + Duration::from_secs(600);
+        assert!(!registry.sweep(later, Duration::from_secs(600)), "nothing is left");
+        assert!(registry.jobs.is_empty());
+    }
+
+    #[test]
+    fn asking_leaves_nothing_behind() {
+        let (mut registry, now) = (Registry::default(), Instant::now());
+        for index in 0..100 {
+            let id = partition(index, 0);
+            assert!(matches!(registry.lookup(JOB, id), Lookup::Wait));
+            registry.admit(JOB, id).expect("nobody has it");
+            registry.fence(JOB, id.key(), 0, now);
+            registry.wait(JOB, id.key(), OutletNo::default());
+            assert!(registry.forget_waiting(JOB, id.key(), OutletNo::default()));
+        }
+        assert!(registry.jobs.is_empty());
+    }
 }

@@ -42,9 +42,8 @@ impl<B: Backing> Node<B> {
         self.fence(now, job, id);
         match self.registry.lookup(job, id) {
             Lookup::Wait => {
-                if self.registry.wait(job, id.key(), no, deadline) {
-                    self.timers.set(deadline, Timer::Waiting(job, id.key()));
-                }
+                self.registry.wait(job, id.key(), no);
+                self.timers.set_no_later(deadline, Timer::Waiting(job, id.key()));
             }
             Lookup::Refused(error) => self.fail_outlet(now, no, error),
             Lookup::Live(partition_no) => {
@@ -75,16 +74,12 @@ impl<B: Backing> Node<B> {
 
     /// Readers that have waited their time for a partition are told that it never came.
     pub(crate) fn expire_waiting(&mut self, now: Instant, job: JobId, key: PartitionKey) {
-        let mut next: Option<Instant> = None;
         let mut late = Vec::new();
         for no in self.registry.waiting(job, key) {
-            let Some(OutletState::Waiting { since, deadline }) = self.outlets.get(no).map(|outlet| outlet.state) else {
-                continue;
-            };
-            if deadline <= now {
+            if let Some((since, deadline)) = self.waits_since(no)
+                && deadline <= now
+            {
                 late.push((no, now.saturating_duration_since(since)));
-            } else {
-                next = Some(next.map_or(deadline, |at| at.min(deadline)));
             }
         }
         for (no, waited) in late {
@@ -94,11 +89,26 @@ impl<B: Backing> Node<B> {
             );
             self.fail_outlet(now, no, error.node(&self.config.address));
         }
-        // Those who asked within a moment of each other are looked at together.
-        let next = next.map(|at| at.max(now + WAITING_GRAIN));
-        self.registry.handle_looked(job, key, next);
+        // Those who failed may have taken others of their group along. Those who asked within a moment of each other are
+        // looked at together.
+        let waiting = self.registry.waiting(job, key);
+        let next = waiting.filter_map(|no| Some(self.waits_since(no)?.1)).min();
         if let Some(at) = next {
-            self.timers.set(at, Timer::Waiting(job, key));
+            self.timers.set(at.max(now + WAITING_GRAIN), Timer::Waiting(job, key));
+        }
+    }
+
+    /// Since when a reader waits for its partition, and until when.
+    fn waits_since(&self, no: OutletNo) -> Option<(Instant, Instant)> {
+        match self.outlets.get(no)?.state {
+            OutletState::Waiting { since, deadline } => Some((since, deadline)),
+            OutletState::Open(_) | OutletState::Failed => None,
+        }
+    }
+
+    fn forget_waiting(&mut self, job: JobId, key: PartitionKey, no: OutletNo) {
+        if self.registry.forget_waiting(job, key, no) {
+            self.timers.cancel(Timer::Waiting(job, key));
         }
     }
 
@@ -271,7 +281,7 @@ impl<B: Backing> Node<B> {
             },
         };
         let Some(partition_no) = closed.partition else {
-            self.registry.forget_waiting(closed.job, closed.id.key(), no);
+            self.forget_waiting(closed.job, closed.id.key(), no);
             return Some(closed);
         };
         self.forget_items(partition_no, closed.job, closed.sink, outlet.sender.close());
@@ -295,7 +305,7 @@ impl<B: Backing> Node<B> {
         let (job, id, range, sink) = (outlet.job, outlet.id, outlet.range, outlet.sink);
         match std::mem::replace(&mut outlet.state, OutletState::Failed) {
             OutletState::Failed => {}
-            OutletState::Waiting { .. } => self.registry.forget_waiting(job, id.key(), no),
+            OutletState::Waiting { .. } => self.forget_waiting(job, id.key(), no),
             OutletState::Open(partition) => {
                 let sent: Vec<Item> = outlet.sender.unacked().copied().collect();
                 self.forget_items(partition, job, sink, sent);

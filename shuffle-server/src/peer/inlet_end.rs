@@ -1,16 +1,14 @@
 //! How a channel to another node ends: its credits go home at once, its views at their drop.
 
-use std::collections::HashSet;
 use std::time::Instant;
 
 use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, SlotRef};
-use shuffle_protocol::control::{self, control::Message};
-use shuffle_protocol::{JobId, ShuffleError};
+use shuffle_protocol::ShuffleError;
 
 use super::InletNo;
 use super::inlet::Stage;
 use crate::executor::GateNo;
-use crate::node::{ChannelNo, Node, SessionId};
+use crate::node::{ChannelNo, Node};
 
 impl<B: Backing> Node<B> {
     /// Ends a channel with an error that its reader is told; a member of a group with the verdict on that.
@@ -62,12 +60,10 @@ impl<B: Backing> Node<B> {
             if self.paths.get(path).is_none_or(is_lost) {
                 return;
             }
-            let close = control::CloseChannel {
-                stream: stream.value(),
-                error: None,
-                by_producer: false,
-            };
-            self.tell_path_surely(path, Message::CloseChannel(close));
+            if let Some(path) = self.paths.get_mut(path) {
+                path.close(stream);
+            }
+            self.wake_path(path);
         }
     }
 
@@ -130,25 +126,11 @@ impl<B: Backing> Node<B> {
         self.lend(place.gate);
     }
 
-    /// A gate is closed: what its channels still had out is quarantined and theirs no more.
-    pub(crate) fn forget_inlets_of(&mut self, gate: GateNo, session: SessionId, job: JobId) {
+    /// A gate is closed: what its channels still had out has been quarantined and is theirs no more.
+    pub(crate) fn forget_inlets_of(&mut self, gate: GateNo) {
         let Some(of) = self.gates.get(gate) else { return };
-        let left: HashSet<InletNo> = of
-            .remote
-            .iter()
-            .copied()
-            .filter(|no| self.inlets.contains_key(*no))
-            .collect();
-        if left.is_empty() {
-            return;
-        }
-        self.quarantine_views(
-            session,
-            job,
-            |channel| matches!(channel, ChannelNo::Remote(no) if left.contains(&no)),
-        );
-        for no in left {
-            self.inlets.remove(no);
+        for no in &of.remote {
+            self.inlets.remove(*no);
         }
     }
 }

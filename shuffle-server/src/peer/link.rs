@@ -7,7 +7,7 @@ use buffer_pool::{Backing, SlotRef};
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::frame::{DataHead, Frame};
 use shuffle_protocol::session::{Keepalive, KeepaliveAction};
-use shuffle_protocol::{GroupRef, JobId, PartitionId, ShuffleError, StreamId, error::ErrorKind};
+use shuffle_protocol::{Generation, GroupRef, JobId, PartitionId, ShuffleError, StreamId, error::ErrorKind};
 
 use super::{InletNo, PathId};
 use crate::executor::protocol;
@@ -29,6 +29,8 @@ pub(crate) struct Link {
     pub(crate) path: PathId,
     pub(crate) dialled: bool,
     pub(crate) receiving: Option<Receiving>,
+    /// As its dialler counts.
+    generation: Generation,
     keepalive: Keepalive,
     /// Its other side wanted a new connection: it is given up unless something comes by then.
     doubted_until: Option<Instant>,
@@ -77,6 +79,11 @@ impl<B: Backing> Node<B> {
             let restarted = path.incarnation != Some(info.incarnation);
             let old_dialled = self.links.get(old).is_some_and(|link| link.dialled);
             let same_dialler = old_dialled == info.dialled;
+            let newest = self.links.get(old).map(|link| link.generation);
+            if !restarted && same_dialler && newest.is_some_and(|newest| info.generation < newest) {
+                let late = "a newer connection of the same dialler is there: this one came late";
+                return Err(ShuffleError::new(ErrorKind::AlreadyExists, late).node(&info.node));
+            }
             if !restarted && !dialler_stays && !same_dialler {
                 self.probe(now, old);
                 return Err(
@@ -94,6 +101,7 @@ impl<B: Backing> Node<B> {
             .is_some_and(|known| known != info.incarnation)
         {
             self.handle_peer_restarted(now, path_id);
+            self.paths[path_id].forget_closing();
         }
         // Half of the dead-peer time is for noticing, half for coming back.
         let keepalive = self.keepalive(self.config.dead_peer_after / 2, now);
@@ -102,6 +110,7 @@ impl<B: Backing> Node<B> {
             path: path_id,
             dialled: info.dialled,
             receiving: None,
+            generation: info.generation,
             keepalive,
             doubted_until: None,
         });
@@ -123,11 +132,8 @@ impl<B: Backing> Node<B> {
         }
         self.counters.links_opened += 1;
         self.timers.set(timeout, Timer::Link(id));
-        let connection = path.connections;
-        self.timers.set(
-            now + self.config.dead_peer_after,
-            Timer::Unconfirmed(path_id, connection),
-        );
+        self.timers
+            .set(now + self.config.dead_peer_after, Timer::Unconfirmed(path_id));
         self.wake_path(path_id);
         Ok(id)
     }
@@ -135,13 +141,16 @@ impl<B: Backing> Node<B> {
     /// Asks an old connection whether it still lives, since its other side wants a new one.
     fn probe(&mut self, now: Instant, id: LinkId) {
         let Some(link) = self.links.get_mut(id) else { return };
-        link.doubted_until.get_or_insert(now + DOUBT);
+        if link.doubted_until.is_some() {
+            return;
+        }
+        link.doubted_until = Some(now + DOUBT);
         let path = link.path;
         if let Some(path) = self.paths.get_mut(path) {
             path.sink.out.push_back(Output::Ping(0));
         }
         self.wake_path(path);
-        self.timers.set(now + DOUBT, Timer::Link(id));
+        self.timers.set_no_later(now + DOUBT, Timer::Link(id));
     }
 
     /// A frame from another server.
@@ -232,7 +241,7 @@ impl<B: Backing> Node<B> {
             Message::GroupReport(report) => {
                 let group = GroupRef::try_from(shuffle_protocol::control::required(report.group, "group")?)?;
                 let cause = shuffle_protocol::control::required(report.cause, "cause")?;
-                self.handle_group_report(now, JobId::new(report.job), &group, ShuffleError::from(cause));
+                self.handle_group_report(now, path, JobId::new(report.job), &group, ShuffleError::from(cause));
                 Ok(())
             }
             Message::GroupVerdict(verdict) => {
@@ -302,6 +311,10 @@ impl<B: Backing> Node<B> {
         path.sink.woken = false;
         let take = path.sink.out.len().min(BATCH);
         out.extend(path.sink.out.drain(..take));
+        if path.sink.out.is_empty() {
+            // Behind everything that must arrive: the ping that follows answers for that too.
+            path.say_closing(BATCH - take, out);
+        }
         while out.len() - start < BATCH {
             let Some(no) = self.paths.get_mut(path_id).and_then(|path| path.dirty.pop_front()) else {
                 break;
@@ -331,7 +344,7 @@ impl<B: Backing> Node<B> {
         let Some(path) = self.paths.get_mut(path_id) else {
             return false;
         };
-        let more = !path.sink.out.is_empty() || !path.dirty.is_empty() || !path.sink.ready.is_empty();
+        let more = path.has_output();
         path.sink.woken = more;
         more
     }
@@ -370,7 +383,9 @@ impl<B: Backing> Node<B> {
             }
         }
         if let Some(link) = self.links.get(id) {
-            self.timers.set(link.keepalive.poll_timeout(), Timer::Link(id));
+            let next = link.keepalive.poll_timeout();
+            let next = link.doubted_until.map_or(next, |until| until.min(next));
+            self.timers.set(next, Timer::Link(id));
         }
     }
 }

@@ -12,6 +12,7 @@ impl<B: Backing> Node<B> {
     /// A connection is gone. Its channels wait to be taken up on the next one.
     pub fn handle_link_closed(&mut self, now: Instant, id: LinkId, error: ShuffleError) {
         let Some(link) = self.links.remove(id) else { return };
+        self.timers.cancel(Timer::Link(id));
         if let Some(receiving) = link.receiving {
             self.abandon_receiving(receiving);
         }
@@ -23,6 +24,7 @@ impl<B: Backing> Node<B> {
             return self.settle(now);
         }
         path.link = None;
+        self.timers.cancel(Timer::Unconfirmed(path_id));
         path.sink = crate::node::Sink::default();
         path.dirty.clear();
         path.down_since = Some(now - silence_of(&error));
@@ -73,9 +75,11 @@ impl<B: Backing> Node<B> {
         path.down_since = None;
         path.refused_since = None;
         path.forget_messages();
+        path.forget_closing();
         tracing::warn!(node = %path.node, "peer given up: {error}");
         self.fail_channels_of(now, id, &error);
-        self.timers.set(now + self.config.dead_peer_after, Timer::Path(id));
+        self.timers
+            .set_no_later(now + self.config.dead_peer_after, Timer::Path(id));
     }
 
     /// The peer's server was restarted: what it held, and who read from us there, are gone.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use buffer_pool::Backing;
-use shuffle_protocol::control::control::Message;
+use shuffle_protocol::control::{CloseChannel, control::Message};
 use shuffle_protocol::{Generation, Incarnation, NodeAddress, ShuffleError, StreamId, error::ErrorKind};
 
 use super::{InletNo, PathId};
@@ -33,7 +33,6 @@ pub(crate) struct Path {
     pub(crate) incarnation: Option<Incarnation>,
     /// Counts the connections of this path, in the order in which they came up here.
     pub(crate) connections: u64,
-    pub(crate) dials: u32,
     pub(crate) dialing: bool,
     pub(crate) next_dial: Option<Instant>,
     backoff: Duration,
@@ -46,9 +45,12 @@ pub(crate) struct Path {
     /// Somebody asked while the peer was suspect: one dial tries again.
     pub(crate) probing: bool,
     durable: VecDeque<(u64, Message)>,
+    /// The number of the last ping behind something that must arrive.
     durable_count: u64,
-    /// When the path's timer fires next.
-    timer: Option<Instant>,
+    /// Our channels there that are closed here, until it is known that the other side has heard: 0, or the ping behind.
+    closing: BTreeMap<StreamId, u64>,
+    /// Those of them that are still to be said on this connection.
+    unsaid: VecDeque<StreamId>,
 }
 
 impl Path {
@@ -63,7 +65,6 @@ impl Path {
             outlets: BTreeMap::new(),
             incarnation: None,
             connections: 0,
-            dials: 0,
             dialing: false,
             next_dial: None,
             backoff: FIRST_BACKOFF,
@@ -74,7 +75,8 @@ impl Path {
             probing: false,
             durable: VecDeque::new(),
             durable_count: 0,
-            timer: None,
+            closing: BTreeMap::new(),
+            unsaid: VecDeque::new(),
         }
     }
 
@@ -84,14 +86,14 @@ impl Path {
         loop {
             let stream = StreamId::new(*next);
             *next = next.wrapping_add(1);
-            if !self.inlets.contains_key(&stream) {
+            if !self.inlets.contains_key(&stream) && !self.closing.contains_key(&stream) {
                 return stream;
             }
         }
     }
 
     fn needs_link(&self) -> bool {
-        !self.inlets.is_empty() || !self.durable.is_empty() || self.probing
+        !self.inlets.is_empty() || !self.durable.is_empty() || !self.closing.is_empty() || self.probing
     }
 
     fn is_idle(&self) -> bool {
@@ -125,6 +127,52 @@ impl Path {
         while self.durable.front().is_some_and(|(count, _)| *count <= nonce) {
             self.durable.pop_front();
         }
+        if nonce > 0 {
+            self.closing.retain(|_, said| *said == 0 || *said > nonce);
+        }
+    }
+
+    /// The other side is to forget this channel of ours, however often the connection breaks until it has heard. A state of
+    /// the channel and not a message, so there are never more of these than channels were open.
+    pub(super) fn close(&mut self, stream: StreamId) {
+        self.closing.insert(stream, 0);
+        if self.link.is_some() {
+            self.unsaid.push_back(stream);
+        }
+    }
+
+    /// Says which channels are closed, some of them, and one ping behind them.
+    pub(super) fn say_closing(&mut self, most: usize, out: &mut Vec<Output>) {
+        let some = self.unsaid.len().min(most);
+        if some == 0 {
+            return;
+        }
+        self.durable_count += 1;
+        for stream in self.unsaid.drain(..some) {
+            self.closing.insert(stream, self.durable_count);
+            out.push(Output::Control(Box::new(Message::CloseChannel(CloseChannel {
+                stream: stream.value(),
+                error: None,
+                by_producer: false,
+            }))));
+        }
+        out.push(Output::Ping(self.durable_count));
+    }
+
+    /// The other side knows nothing of these channels any more.
+    pub(super) fn forget_closing(&mut self) {
+        self.closing.clear();
+        self.unsaid.clear();
+    }
+
+    /// Nothing is kept that the other side must hear.
+    #[cfg(test)]
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.durable.is_empty() && self.closing.is_empty() && self.unsaid.is_empty()
+    }
+
+    pub(super) fn has_output(&self) -> bool {
+        !self.sink.out.is_empty() || !self.unsaid.is_empty() || !self.dirty.is_empty() || !self.sink.ready.is_empty()
     }
 
     /// The other side is gone, and with it who was to hear these.
@@ -140,6 +188,10 @@ impl Path {
         if !self.durable.is_empty() {
             self.sink.out.push_back(Output::Ping(self.durable_count));
         }
+        for said in self.closing.values_mut() {
+            *said = 0;
+        }
+        self.unsaid = self.closing.keys().copied().collect();
     }
 }
 
@@ -172,6 +224,16 @@ impl<B: Backing> Node<B> {
         }
     }
 
+    /// Whether the node was given up a moment ago.
+    pub(crate) fn is_given_up(&self, now: Instant, node: &NodeAddress) -> bool {
+        (0..self.config.stripes.max(1)).any(|stripe| {
+            self.path_ids
+                .get(&(node.clone(), stripe))
+                .and_then(|id| self.paths.get(*id)?.suspect.as_ref())
+                .is_some_and(|(until, _)| *until > now)
+        })
+    }
+
     /// Something needs a connection there.
     pub(crate) fn want_link(&mut self, now: Instant, id: PathId) {
         let Some(path) = self.paths.get_mut(id) else { return };
@@ -198,9 +260,13 @@ impl<B: Backing> Node<B> {
         }
         if path.is_idle() {
             path.down_since = None;
-            if path.suspect.is_none() {
-                self.path_ids.remove(&(path.node.clone(), path.stripe));
-                self.paths.remove(id);
+            match &path.suspect {
+                Some((until, _)) => self.timers.set_no_later(*until, Timer::Path(id)),
+                None => {
+                    self.path_ids.remove(&(path.node.clone(), path.stripe));
+                    self.paths.remove(id);
+                    self.timers.cancel(Timer::Path(id));
+                }
             }
             return;
         }
@@ -228,10 +294,7 @@ impl<B: Backing> Node<B> {
                 wait = wait.min(dial_at);
             }
         }
-        if path.timer.is_none_or(|at| at > wait || at <= now) {
-            path.timer = Some(wait);
-            self.timers.set(wait, Timer::Path(id));
-        }
+        self.timers.set_no_later(wait, Timer::Path(id));
     }
 
     pub(crate) fn start_dial(&mut self, now: Instant, id: PathId) -> Option<Dial> {
@@ -240,8 +303,8 @@ impl<B: Backing> Node<B> {
             return None;
         }
         path.dialing = true;
-        let generation = Generation::new(path.dials);
-        path.dials = path.dials.wrapping_add(1);
+        let generation = Generation::new(self.next_generation);
+        self.next_generation = self.next_generation.wrapping_add(1);
         Some(Dial {
             node: path.node.clone(),
             stripe: path.stripe,

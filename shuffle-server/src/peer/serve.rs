@@ -171,11 +171,11 @@ impl<B: Backing> Node<B> {
     }
 
     /// Readers that have not taken up their channels on this connection, which is back for long, are gone.
-    pub(crate) fn drop_unconfirmed(&mut self, now: Instant, id: PathId, connection: u64) {
-        let Some(path) = self.paths.get(id) else { return };
-        if path.link.is_none() || path.connections != connection {
+    pub(crate) fn drop_unconfirmed(&mut self, now: Instant, id: PathId) {
+        let Some(path) = self.paths.get(id).filter(|path| path.link.is_some()) else {
             return;
-        }
+        };
+        let connection = path.connections;
         let gone: Vec<_> = path
             .outlets
             .values()

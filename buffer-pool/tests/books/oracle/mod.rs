@@ -172,7 +172,7 @@ impl World {
                 self.unpooled -= buffers;
             }
             Op::Want { write, read } => {
-                self.pool.set_wanted(write, read);
+                self.pool.set_wanted(write.into(), read.into());
                 self.wanted = (write, read);
             }
             Op::FailMoves(moves) => self.pool.backing_mut().fail = moves,

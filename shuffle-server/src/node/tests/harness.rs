@@ -1,9 +1,11 @@
 //! A handful of nodes in one thread, and what executors say to them.
 
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use buffer_pool::{NetworkPool, NoBacking, PoolConfig, SlotRef};
 use shuffle_protocol::control::{self, control::Message};
+use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::frame::{Batch, DataHead, Frame, NumberEntry, ReleaseEntry, SlotEntry};
 use shuffle_protocol::partition::Totals;
 use shuffle_protocol::{GroupRef, Incarnation, PartitionId, ShuffleError, StreamId, SubpartitionIndex};
@@ -16,6 +18,8 @@ pub(super) struct Scene {
     pub(super) nodes: Vec<Node<NoBacking>>,
     pub(super) now: Instant,
     links: Vec<(usize, LinkId, usize, LinkId)>,
+    /// Nodes whose server is gone for good.
+    dead: BTreeSet<usize>,
     request: u64,
 }
 
@@ -40,6 +44,7 @@ impl Scene {
             nodes,
             now: Instant::now(),
             links: Vec::new(),
+            dead: BTreeSet::new(),
             request: 0,
         }
     }
@@ -254,9 +259,18 @@ impl Scene {
 
     fn dial_all(&mut self) -> bool {
         let mut moved = false;
-        for from in 0..self.nodes.len() {
+        for from in (0..self.nodes.len())
+            .filter(|from| !self.dead.contains(from))
+            .collect::<Vec<_>>()
+        {
             while let Some(dial) = self.nodes[from].poll_dial(self.now) {
                 let to = (0..self.nodes.len()).find(|to| address(*to) == dial.node).unwrap();
+                moved = true;
+                if self.dead.contains(&to) {
+                    let refused = ShuffleError::new(ErrorKind::NodeUnreachable, "connection refused");
+                    self.nodes[from].handle_dial_failed(self.now, &dial, refused, true);
+                    continue;
+                }
                 let info = |of: usize, dialled| PeerInfo {
                     node: address(of),
                     incarnation: Incarnation::new(of as u64 + 1),
@@ -267,7 +281,6 @@ impl Scene {
                 let there = self.nodes[to].handle_link_opened(self.now, &info(from, false)).unwrap();
                 let here = self.nodes[from].handle_link_opened(self.now, &info(to, true)).unwrap();
                 self.links.push((from, here, to, there));
-                moved = true;
             }
         }
         moved
@@ -320,7 +333,7 @@ impl Scene {
             } else {
                 self.carry(b, b_link, a, a_link, 1);
             }
-            let lost = ShuffleError::new(shuffle_protocol::error::ErrorKind::ConnectionLost, "cut");
+            let lost = ShuffleError::new(ErrorKind::ConnectionLost, "cut");
             self.nodes[a].handle_link_closed(self.now, a_link, lost.clone());
             self.nodes[b].handle_link_closed(self.now, b_link, lost);
             self.nodes[a].check_invariants();
@@ -328,9 +341,26 @@ impl Scene {
         }
     }
 
+    /// The server of a node is gone for good.
+    pub(super) fn kill(&mut self, node: usize) {
+        self.dead.insert(node);
+        let (gone, links) = std::mem::take(&mut self.links)
+            .into_iter()
+            .partition(|(a, _, b, _)| *a == node || *b == node);
+        self.links = links;
+        let gone: Vec<(usize, LinkId, usize, LinkId)> = gone;
+        for (a, a_link, b, b_link) in gone {
+            let (other, link) = if a == node { (b, b_link) } else { (a, a_link) };
+            let lost = ShuffleError::new(ErrorKind::ConnectionLost, "the server is gone");
+            self.nodes[other].handle_link_closed(self.now, link, lost);
+        }
+    }
+
     pub(super) fn pass(&mut self, time: Duration) {
         self.now += time;
-        for node in &mut self.nodes {
+        let dead = &self.dead;
+        let living = self.nodes.iter_mut().enumerate().filter(|(at, _)| !dead.contains(at));
+        for (_, node) in living {
             node.handle_timeout(self.now);
             node.check_invariants();
         }
@@ -342,7 +372,12 @@ impl Scene {
             self.nodes[*node].handle_session_closed(self.now, *session, false);
         }
         self.exchange();
-        for node in &mut self.nodes {
+        for (_, node) in self
+            .nodes
+            .iter_mut()
+            .enumerate()
+            .filter(|(at, _)| !self.dead.contains(at))
+        {
             node.check_invariants();
             let books = node.books();
             assert_eq!(books.unassigned + books.free, books.total(), "{books:?}");

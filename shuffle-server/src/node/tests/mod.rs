@@ -2,5 +2,7 @@
 
 mod failing;
 mod harness;
+mod links;
 mod moving;
 mod parts;
+mod waiting;
