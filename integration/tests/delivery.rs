@@ -136,12 +136,25 @@ async fn empty_inputs_end_at_once() {
         .expect("no error");
     assert!(end.is_none());
 
-    let refused = producer
-        .create_partition(PartitionSpec::new(SOURCE.partition_id(), 0))
-        .await;
-    let error = refused.expect_err("no subpartitions");
-    assert!(matches!(error.kind(), ErrorKind::InvalidRequest), "{error}");
-    drop((producer, consumer, no_channels));
+    let narrow = Source {
+        partition: 15,
+        ..SOURCE
+    };
+    let no_subpartitions = async {
+        let spec = PartitionSpec::new(narrow.partition_id(), 0);
+        let mut writer = producer.create_partition(spec).await.expect("created");
+        let refused = writer.write(b"key", b"record").await.expect_err("nowhere to go");
+        assert!(matches!(refused.kind(), ErrorKind::InvalidRequest), "{refused}");
+        writer.finish().await.expect("finished")
+    };
+    let report = within(soon, "a partition without subpartitions", no_subpartitions).await;
+    assert!(report.subpartitions.is_empty());
+    let nothing = SubpartitionRange::new(0, 0).expect("all of it");
+    let spec = GateSpec::new().channel(from, narrow.partition_id(), nothing);
+    let mut gate = consumer.open_gate(spec).await.expect("a gate");
+    let end = within(soon, "the end", gate.next_record()).await.expect("no error");
+    assert!(end.is_none());
+    drop((producer, consumer, no_channels, gate));
     cluster.shut_down().await;
 }
 

@@ -217,7 +217,8 @@ async fn senseless_requests_are_answered_one_by_one() {
             ..create(1)
         }),
         Message::CreatePartition(CreatePartition {
-            subpartitions: 0,
+            min_buffers: 3,
+            max_buffers: 2,
             ..create(2)
         }),
         Message::CreatePartition(CreatePartition {

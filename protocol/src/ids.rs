@@ -153,13 +153,14 @@ impl fmt::Display for PartitionKey {
     }
 }
 
-/// Subpartitions `first .. first + count` of one partition: never empty, never beyond [`MAX_SUBPARTITIONS`] once
-/// [`SubpartitionRange::new`] made it.
+/// Subpartitions `first .. first + count` of one partition: never beyond [`MAX_SUBPARTITIONS`] once
+/// [`SubpartitionRange::new`] made it. An empty one is all of a partition without subpartitions; a channel on the wire
+/// always has at least one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SubpartitionRange {
     /// The first.
     pub first: u32,
-    /// How many, at least one.
+    /// How many.
     pub count: u32,
 }
 
@@ -167,10 +168,10 @@ impl SubpartitionRange {
     /// Subpartitions `first .. first + count`.
     ///
     /// # Errors
-    /// `InvalidRequest` if the range is empty or ends beyond [`MAX_SUBPARTITIONS`].
+    /// `InvalidRequest` if the range ends beyond [`MAX_SUBPARTITIONS`].
     pub fn new(first: u32, count: u32) -> Result<Self> {
         let end = first.checked_add(count);
-        if count == 0 || end.is_none_or(|end| end > MAX_SUBPARTITIONS) {
+        if end.is_none_or(|end| end > MAX_SUBPARTITIONS) {
             return Err(ShuffleError::new(
                 ErrorKind::InvalidRequest,
                 format!("{count} subpartitions from {first} on are not a range within 0 .. {MAX_SUBPARTITIONS}"),

@@ -95,9 +95,8 @@ fn of_eight_kinds_one_is_served_and_two_make_no_sense() {
 
 /// F98: ranges at the end of their type.
 #[test]
-fn ranges_are_never_empty_or_endless() {
+fn ranges_are_never_endless_and_on_the_wire_never_empty() {
     for (first, count) in [
-        (0, 0),
         (u32::MAX, 1),
         (1, u32::MAX),
         (MAX_SUBPARTITIONS, 1),
@@ -105,6 +104,9 @@ fn ranges_are_never_empty_or_endless() {
     ] {
         assert!(SubpartitionRange::new(first, count).is_err(), "{first} {count}");
     }
+    let empty = SubpartitionRange::new(0, 0).unwrap();
+    assert_eq!(empty.iter().len(), 0);
+    assert!(SubpartitionRange::try_from(shuffle_protocol::control::SubpartitionRange::from(empty)).is_err());
     let range = SubpartitionRange::new(MAX_SUBPARTITIONS - 2, 2).unwrap();
     assert_eq!(
         range.iter().map(SubpartitionIndex::value).collect::<Vec<_>>(),

@@ -38,6 +38,9 @@ impl TryFrom<proto::SubpartitionRange> for SubpartitionRange {
     type Error = ShuffleError;
 
     fn try_from(range: proto::SubpartitionRange) -> Result<Self> {
+        if range.count == 0 {
+            return Err(invalid("a channel has at least one subpartition".to_owned()));
+        }
         Self::new(range.first, range.count)
     }
 }

@@ -80,7 +80,7 @@ impl Session {
     /// fails the gate later.
     ///
     /// # Errors
-    /// `InsufficientBuffers` with who holds them; `Draining`, `GroupFailed`, `LimitExceeded`, `InvalidRequest`; `TimedOut`
+    /// `InsufficientBuffers` with who holds them; `GroupFailed`, `LimitExceeded`, `InvalidRequest`; `TimedOut`
     /// and whatever ends the session.
     pub async fn open_gate(&self, spec: GateSpec) -> Result<Gate> {
         let job = self.job();

@@ -58,7 +58,13 @@ enum Phase {
 }
 
 impl<P: AsRef<[u8]>> Channel<P> {
+    /// A channel of an empty range has ended: nothing can come.
     pub(crate) fn new(source: Source) -> Self {
+        let phase = if source.range.count == 0 {
+            Phase::EndDue
+        } else {
+            Phase::Open
+        };
         Self {
             source,
             queue: VecDeque::new(),
@@ -67,7 +73,7 @@ impl<P: AsRef<[u8]>> Channel<P> {
             checked: Sequence::ZERO,
             subpartitions: BTreeMap::new(),
             ended: 0,
-            phase: Phase::Open,
+            phase,
         }
     }
 

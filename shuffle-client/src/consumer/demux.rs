@@ -56,9 +56,11 @@ pub(crate) struct Demux<P> {
 impl<P: AsRef<[u8]>> Demux<P> {
     pub(crate) fn new(channels: Vec<Channel<P>>) -> Self {
         let unfinished = channels.len();
+        let ended = (0u32..).zip(&channels).filter(|(_, channel)| channel.has_queued());
+        let ring = ended.map(|(index, _)| index).collect();
         Self {
             channels,
-            ring: VecDeque::new(),
+            ring,
             turn: TURN,
             unfinished,
         }

@@ -99,8 +99,8 @@ pub(crate) async fn open(session: Arc<Lifeline>, spec: GateSpec) -> Result<Gate>
         })
     });
     let demux = Demux::new(channels.collect());
-    // A gate without channels has ended; the server need not know.
-    if count > 0 {
+    // A gate without channels, or of partitions without subpartitions, has ended; the server need not know.
+    if spec.has_sources() {
         let gate = registration.gate;
         registration.announced = true;
         request_or_undo(

@@ -108,6 +108,11 @@ impl GateSpec {
         Ok(())
     }
 
+    /// Whether there is a channel through which something can come.
+    pub(crate) fn has_sources(&self) -> bool {
+        self.channels.iter().any(|channel| channel.range.count > 0)
+    }
+
     /// Most buffers of one channel that can be here at a time.
     pub(crate) fn window(&self) -> u64 {
         u64::from(self.exclusive) + u64::from(self.floating.max(1))
@@ -124,6 +129,7 @@ impl GateSpec {
     pub(crate) fn to_message(&self, request: RequestId, gate: GateId, first: StreamId) -> control::OpenGate {
         let channels = (0u32..)
             .zip(&self.channels)
+            .filter(|(_, channel)| channel.range.count > 0)
             .map(|(index, channel)| control::ChannelRequest {
                 stream: first.value().wrapping_add(index),
                 node: channel.node.as_ref().map(ToString::to_string).unwrap_or_default(),

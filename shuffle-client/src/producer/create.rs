@@ -116,12 +116,6 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
 }
 
 fn check(spec: &PartitionSpec) -> Result<()> {
-    if spec.subpartitions == 0 {
-        return Err(ShuffleError::new(
-            ErrorKind::InvalidRequest,
-            "a partition has at least one subpartition",
-        ));
-    }
     if spec.subpartitions > MAX_SUBPARTITIONS {
         let kind = ErrorKind::LimitExceeded {
             what: "subpartitions".to_owned(),

@@ -74,9 +74,7 @@ pub(crate) enum Choice {
 const ROUND_ROBIN_LOOKAHEAD: u32 = 4;
 
 impl Selection {
-    /// `subpartitions` is at least one.
     pub(crate) fn new(selector: Selector, subpartitions: u32) -> Self {
-        debug_assert!(subpartitions > 0);
         Self {
             selector,
             subpartitions,
@@ -92,6 +90,10 @@ impl Selection {
     /// Chooses for one record. `load` gives the number of buffers that wait in a subpartition, or `None` if it is
     /// blocked.
     pub(crate) fn select(&mut self, key: &[u8], load: impl Fn(u32) -> Option<u64>) -> Result<Choice> {
+        if self.subpartitions == 0 {
+            let nowhere = "the partition has no subpartition to which a record could go";
+            return Err(ShuffleError::new(ErrorKind::InvalidRequest, nowhere));
+        }
         let index = match &mut self.selector {
             Selector::HashKey => scale(hash_key(key), self.subpartitions),
             Selector::Forward => 0,
@@ -248,6 +250,16 @@ mod tests {
         let mut wide = Selection::new(Selector::RoundRobin, 100);
         assert_eq!(index(wide.select(b"", only_last).unwrap()), 99);
         assert_eq!(wide.select(b"", |_| None).unwrap(), Choice::AllBlocked);
+    }
+
+    #[test]
+    fn without_subpartitions_every_record_is_refused() {
+        let custom = Selector::custom(|_, _| 0);
+        for selector in [Selector::HashKey, Selector::RoundRobin, Selector::Forward, custom] {
+            let mut selection = Selection::new(selector, 0);
+            let error = selection.select(b"x", |_| Some(0)).unwrap_err();
+            assert!(matches!(error.kind(), ErrorKind::InvalidRequest));
+        }
     }
 
     #[test]
