@@ -22,6 +22,14 @@ pub(super) enum Asked {
     Other,
 }
 
+/// Who in a process was told of a failure.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Told {
+    Writer(usize),
+    Gate(usize),
+    Channel(StreamId),
+}
+
 /// Requests that a process has made and that were not answered.
 #[derive(Debug, Default)]
 pub(super) struct Requests {

@@ -1,5 +1,7 @@
 //! Executors: processes of one job on one node, with producers and consumers that share a session.
 
+use std::collections::BTreeMap;
+
 use shuffle_protocol::StreamId;
 use shuffle_protocol::frame::{Batch, Frame, SlotEntry};
 use shuffle_server::node::SessionInfo;
@@ -7,7 +9,7 @@ use shuffle_server::node::SessionInfo;
 use super::Sabotage;
 use super::channel::Channel;
 use super::connection::{Connection, End, Packet, Party};
-use super::desk::{Desk, Requests};
+use super::desk::{Desk, Requests, Told};
 use super::gate::Gate;
 use super::producer::Producer;
 use super::schedule::{Event, MILLIS, Micros};
@@ -32,6 +34,8 @@ pub(super) struct Process {
     pub(super) producers: Vec<Producer>,
     pub(super) gates: Vec<Gate>,
     pub(super) requests: Requests,
+    /// When it was first told of each failure.
+    pub(super) told: BTreeMap<Told, Micros>,
     /// It does not run until then.
     pub(super) stopped_until: Micros,
     /// It was stopped once, so its requests may have taken longer.
@@ -63,6 +67,7 @@ impl World {
             producers: Vec::new(),
             gates: Vec::new(),
             requests: Requests::default(),
+            told: BTreeMap::new(),
             stopped_until: 0,
             was_stopped: false,
             haunts_until: None,

@@ -7,7 +7,7 @@ use shuffle_protocol::{ShuffleError, StreamId, error::ErrorKind};
 use super::channel::Item;
 use super::connection::Packet;
 use super::data::Content;
-use super::desk::Asked;
+use super::desk::{Asked, Told};
 use super::schedule::{Micros, SECONDS};
 use super::world::World;
 
@@ -79,6 +79,13 @@ impl World {
                     self.accuse(|| format!("the answer to {asked:?} of process {process} took {took} us"));
                 }
                 let outcome = parse(reply.error).map_or(Ok(()), Err);
+                match asked {
+                    Asked::Create(index) | Asked::Finish(index) if outcome.is_err() => {
+                        self.note_told(process, Told::Writer(index));
+                    }
+                    Asked::Open(index) if outcome.is_err() => self.note_told(process, Told::Gate(index)),
+                    _ => {}
+                }
                 self.trace(|| format!("process {process}: {asked:?} is answered with {outcome:?}"));
                 self.with_desk(process, |producers, gates, desk| match asked {
                     Asked::Create(index) => producers[index].handle_created(outcome, desk),
@@ -90,6 +97,7 @@ impl World {
             Message::WriterFailed(failed) => {
                 let error = parse(failed.error).unwrap_or_else(unnamed);
                 self.trace(|| format!("process {process}: writer {} failed: {error}", failed.writer));
+                self.note_told(process, Told::Writer(failed.writer as usize));
                 self.with_desk(process, |producers, _, desk| {
                     producers[failed.writer as usize].handle_failed(error, desk);
                 });
@@ -98,6 +106,7 @@ impl World {
                 let error = parse(failed.error).unwrap_or_else(unnamed);
                 self.trace(|| format!("process {process}: channel {} failed: {error}", failed.stream));
                 let stream = StreamId::new(failed.stream);
+                self.note_told(process, Told::Channel(stream));
                 self.with_desk(process, |_, gates, desk| {
                     let found = gates.iter_mut().find_map(|gate| Some((gate.channel_of(stream)?, gate)));
                     if let Some((index, gate)) = found {
@@ -107,6 +116,11 @@ impl World {
             }
             other => self.accuse(|| format!("{other:?} came to an executor")),
         }
+    }
+
+    fn note_told(&mut self, process: usize, who: Told) {
+        let now = self.now;
+        self.processes[process].told.entry(who).or_insert(now);
     }
 }
 

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use shuffle_protocol::{GroupId, JobId, ShuffleError, error::ErrorKind};
 
 use super::channel::ChannelEnd;
+use super::desk::Told;
 use super::producer::WriterEnd;
+use super::schedule::{MILLIS, Micros};
+use super::workload::address;
 use super::world::World;
 
 /// A failure that somebody saw.
@@ -14,7 +17,12 @@ struct Seen<'a> {
     /// Its group; `None` where it never became a member.
     group: Option<(JobId, GroupId)>,
     error: &'a ShuffleError,
+    /// When it was told; at the end where it was not told by a server.
+    told: Micros,
 }
+
+/// What a server has sent before it was killed may still arrive.
+const UNDER_WAY: Micros = 200 * MILLIS;
 
 impl World {
     /// Judges how everything ended.
@@ -48,7 +56,8 @@ impl World {
         let mut seen = Vec::new();
         for (at, process) in self.processes.iter().enumerate() {
             let job = process.spec.job;
-            for producer in &process.producers {
+            let told = |who: Told| process.told.get(&who).copied().unwrap_or(Micros::MAX);
+            for (index, producer) in process.producers.iter().enumerate() {
                 let (error, is_member) = match &producer.end {
                     // A stale attempt is no member any more, and whoever lies is told so.
                     Some(WriterEnd::Failed(error)) => (error, !producer.spec.lies && is_told(error)),
@@ -60,9 +69,10 @@ impl World {
                     who: format!("process {at}, the writer of {:?}", producer.partition.id),
                     group: group.map(|group| (job, group.id)),
                     error,
+                    told: told(Told::Writer(index)),
                 });
             }
-            for gate in &process.gates {
+            for (index, gate) in process.gates.iter().enumerate() {
                 for channel in &gate.channels {
                     let (error, is_member) = match &channel.end {
                         Some(ChannelEnd::Failed(error)) => (error, is_told(error)),
@@ -74,6 +84,7 @@ impl World {
                         who: format!("process {at}, the reader of {:?}", channel.spec),
                         group: group.map(|group| (job, group.id)),
                         error,
+                        told: told(Told::Channel(channel.stream)).min(told(Told::Gate(index))),
                     });
                 }
             }
@@ -111,27 +122,66 @@ impl World {
         Ok(())
     }
 
-    /// All members of a group that failed must have seen the same first cause, where its home server could be reached.
+    /// All members of a group that failed must have seen the same first cause, as far as that can be had: not where the
+    /// network is torn, and where the home server was killed, only among those who were told while one judge could decide,
+    /// see [`World::one_judge`].
     fn torn_group(&self, seen: &[Seen<'_>]) -> Option<String> {
         let may = self.plan.faults;
         // A verdict is remembered as long as an unread partition; who joins after that joins a new group.
         let forgotten = may.fences && self.plan.heal_at >= self.plan.unread_expiry;
-        if may.holes || may.restarts || forgotten {
+        if may.holes || forgotten {
             return None;
         }
-        let mut causes: BTreeMap<(JobId, GroupId), &Seen<'_>> = BTreeMap::new();
+        let mut groups: BTreeMap<(JobId, GroupId), Vec<&Seen<'_>>> = BTreeMap::new();
         for failure in seen {
-            let Some(group) = failure.group else { continue };
-            let first = causes.entry(group).or_insert(failure);
-            let (one, other) = (first.error.first_cause(), failure.error.first_cause());
-            if one.kind() != other.kind() || one.message() != other.message() {
-                return Some(format!(
-                    "members of {group:?} saw different first causes: {} saw {one}, {} saw {other}",
-                    first.who, failure.who
-                ));
+            if let Some(group) = failure.group {
+                groups.entry(group).or_default().push(failure);
             }
         }
-        None
+        groups.iter().find_map(|(group, members)| {
+            let first_told = members.iter().map(|member| member.told).min()?;
+            let until = self.one_judge(*group, first_told);
+            let mut members = members.iter().filter(|member| member.told <= until);
+            let first = members.next()?;
+            let one = first.error.first_cause();
+            members.find_map(|member| {
+                let other = member.error.first_cause();
+                let same = one.kind() == other.kind() && one.message() == other.message();
+                (!same).then(|| {
+                    format!(
+                        "members of {group:?} saw different first causes: {} saw {one}, {} saw {other}",
+                        first.who, member.who
+                    )
+                })
+            })
+        })
+    }
+
+    /// Until when all who are told must be told the same. For ever, where the home server lives on. A home server that is
+    /// killed may have told some and not others, and forgets: so until it is killed, where some were told before; else, until
+    /// it is back, but where it was killed with its answer under way, or another server too while it was down.
+    fn one_judge(&self, group: (JobId, GroupId), first_told: Micros) -> Micros {
+        let home = self
+            .partitions
+            .iter()
+            .filter(|partition| partition.job == group.0)
+            .find_map(|partition| partition.group.as_ref())
+            .and_then(|group| (0..self.hosts.len()).find(|host| address(*host) == group.home));
+        let Some(home) = home else { return Micros::MAX };
+        let Some(&(killed, back)) = self.hosts[home].down.first() else {
+            return Micros::MAX;
+        };
+        if first_told < killed {
+            return killed;
+        }
+        let others = self.hosts.iter().enumerate().filter(|(host, _)| *host != home);
+        let others_down = others
+            .flat_map(|(_, host)| &host.down)
+            .any(|(from, to)| *from < back && *to > killed);
+        if first_told < killed + UNDER_WAY || others_down {
+            return 0;
+        }
+        back
     }
 }
 

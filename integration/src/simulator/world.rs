@@ -27,6 +27,8 @@ pub(super) struct Host {
     pub(super) links: BTreeMap<LinkId, (usize, usize)>,
     pub(super) sessions: BTreeMap<SessionId, usize>,
     pub(super) draining: bool,
+    /// When it was killed, and started again.
+    pub(super) down: Vec<(Micros, Micros)>,
     buffers: u32,
     timeout_at: Option<Micros>,
     steps: u64,
@@ -66,6 +68,7 @@ impl World {
                 links: BTreeMap::new(),
                 sessions: BTreeMap::new(),
                 draining: false,
+                down: Vec::new(),
                 buffers,
                 timeout_at: None,
                 steps: 0,
@@ -170,6 +173,9 @@ impl World {
         };
         let pool = NetworkPool::new(pool, NoBacking).expect("invariant: the plan is a valid configuration");
         of.node = Some(Node::new(config, pool));
+        if let Some((_, back)) = of.down.last_mut() {
+            *back = self.now;
+        }
         of.draining = false;
         self.trace(|| format!("server {host} starts"));
         self.after(host);
@@ -249,6 +255,7 @@ impl World {
     pub(super) fn forget_host(&mut self, host: usize) {
         let of = &mut self.hosts[host];
         of.node = None;
+        of.down.push((self.now, Micros::MAX));
         of.epoch += 1;
         of.memories.push(Memory::default());
         of.links.clear();
