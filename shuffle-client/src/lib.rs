@@ -78,6 +78,11 @@
 //! producer that never waits for anything else is paced by the buffers it gets.
 #![forbid(unsafe_code)]
 
+/// The examples of the README compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../README.md")]
+struct Readme;
+
 mod attach;
 mod consumer;
 mod producer;

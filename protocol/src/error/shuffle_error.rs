@@ -13,7 +13,7 @@ pub type Result<T> = std::result::Result<T, ShuffleError>;
 ///
 /// The builder methods that say where set only what is not known yet, so the place closest to the failure wins and
 /// every caller on the way up can add what it knows.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ShuffleError {
     // Boxed: a `Result` of a small value stays small on the paths that run once per buffer.
     parts: Box<Parts>,
@@ -179,6 +179,17 @@ impl fmt::Display for ShuffleError {
             self.first_cause().fmt_one(f)?;
         }
         Ok(())
+    }
+}
+
+/// The message, because this is what a program shows whose `main` returns the error; `{:#?}` shows every part.
+impl fmt::Debug for ShuffleError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if f.alternate() {
+            f.debug_struct("ShuffleError").field("parts", &self.parts).finish()
+        } else {
+            fmt::Display::fmt(self, f)
+        }
     }
 }
 
