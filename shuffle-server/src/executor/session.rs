@@ -138,6 +138,13 @@ impl<B: Backing> Node<B> {
         Ok(())
     }
 
+    /// Bytes have come that complete nothing yet.
+    pub fn handle_session_progress(&mut self, now: Instant, id: SessionId) {
+        if let Some(keepalive) = self.sessions.get_mut(id).and_then(|session| session.keepalive.as_mut()) {
+            keepalive.handle_received(now);
+        }
+    }
+
     /// The head of a buffer that an executor without a mapping hands over; its payload follows.
     ///
     /// # Errors

@@ -254,6 +254,13 @@ impl<B: Backing> Node<B> {
         }
     }
 
+    /// Bytes have come that complete nothing yet.
+    pub fn handle_link_progress(&mut self, now: Instant, id: LinkId) {
+        if let Some(link) = self.links.get_mut(id) {
+            link.handle_received(now);
+        }
+    }
+
     /// The head of a buffer from another server; its payload follows.
     ///
     /// # Errors

@@ -120,6 +120,9 @@ async fn read(
         match inbound.try_read(stream) {
             Ok(0) => return end_of_stream(inbound.is_at_boundary()),
             Ok(_) => {
+                if inbound.is_underway() {
+                    remote.handle_progress(service);
+                }
                 reads = reads.wrapping_add(1);
                 if reads.is_multiple_of(READS_PER_TURN) {
                     tokio::task::yield_now().await;
@@ -204,6 +207,14 @@ impl Remote {
             Self::Node(id, _) => core.handle_link_data_head(now, *id, head),
             Self::Executor(id, ..) => core.handle_session_data_head(now, *id, head),
         })
+    }
+
+    /// Part of a payload has come: a large buffer on a slow line is no silence.
+    fn handle_progress(&self, service: &Service) {
+        service.with(|core, now| match self {
+            Self::Node(id, _) => core.handle_link_progress(now, *id),
+            Self::Executor(id, ..) => core.handle_session_progress(now, *id),
+        });
     }
 
     fn handle_payload(&self, service: &Service, head: DataHead) -> Result<(), ShuffleError> {
