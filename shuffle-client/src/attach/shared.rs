@@ -3,7 +3,7 @@
 //! Locks are taken in this order: registry, then a writer's books or a gate's inbox, then the outbox. None is held
 //! across an await.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -61,9 +61,9 @@ pub(crate) enum Waiting {
 
 #[derive(Default)]
 pub(crate) struct Registry {
-    requests: HashMap<RequestId, Waiting>,
-    writers: HashMap<WriterId, Arc<WriterShared>>,
-    routes: HashMap<StreamId, Route>,
+    requests: BTreeMap<RequestId, Waiting>,
+    writers: BTreeMap<WriterId, Arc<WriterShared>>,
+    routes: BTreeMap<StreamId, Route>,
     ended: Option<ShuffleError>,
 }
 

@@ -156,7 +156,6 @@ impl Writer {
     /// # Errors
     /// `InvalidRequest` for a subpartition that is not there; whatever failed the partition.
     pub async fn reserve(&mut self, subpartition: SubpartitionIndex) -> Result<WriteBuffer> {
-        self.check_alive()?;
         loop {
             if let Some(memory) = self.with(|core| core.lend(subpartition))? {
                 return Ok(WriteBuffer {
@@ -195,12 +194,9 @@ impl Writer {
         if used == 0 && records > 0 {
             return Err((invalid("no record starts in no bytes"), buffer));
         }
-        if let Err(error) = self.check_alive() {
-            return Err((error, buffer));
-        }
         if used == 0 {
             // Its drop puts the buffer back.
-            return Ok(());
+            return self.check_alive().map_err(|error| (error, buffer));
         }
         loop {
             let subpartition = buffer.subpartition;

@@ -96,7 +96,8 @@ pub(crate) struct Core<B> {
     pub(super) failure: Option<ShuffleError>,
 }
 
-/// Granted buffers kept in hand: at first, and once the producer had to wait.
+/// Granted buffers kept in hand: at first, and at most. Each time the producer has to wait they are doubled, so that a fast one
+/// asks and hands over by the dozen and a slow one keeps little from others.
 const PREFETCH_LEAST: u64 = 2;
 pub(super) const PREFETCH_MOST: u64 = 32;
 

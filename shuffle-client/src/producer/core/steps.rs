@@ -160,6 +160,7 @@ impl<B: Space> Core<B> {
 
     /// A free buffer, for the caller to fill.
     pub(crate) fn lend(&mut self, subpartition: SubpartitionIndex) -> Result<Option<B>> {
+        self.check_alive()?;
         self.check_usable(subpartition)?;
         Ok(self.take_free())
     }
@@ -183,6 +184,7 @@ impl<B: Space> Core<B> {
         used: usize,
         records: u32,
     ) -> Result<Need> {
+        self.check_alive()?;
         self.check_usable(subpartition)?;
         let index = subpartition.value();
         if self.is_open(index) {

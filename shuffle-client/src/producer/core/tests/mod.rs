@@ -198,8 +198,12 @@ fn demand_is_absolute_and_keeps_a_few_buffers_ahead() {
     let mut record = Encoder::new(b"x").unwrap();
     core.write_step(sub(0), &mut record, Instant::now()).unwrap();
     assert_eq!(core.poll_demand(), Some(3));
+    for (ahead, demand) in [(4, 5), (8, 9), (16, 17), (32, 33)] {
+        core.handle_starved(false);
+        assert_eq!(core.poll_demand(), Some(demand), "{ahead} ahead");
+    }
     core.handle_starved(false);
-    assert_eq!(core.poll_demand(), Some(9));
+    assert_eq!(core.poll_demand(), None, "32 are the most");
 }
 
 #[test]
