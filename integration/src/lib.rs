@@ -26,6 +26,7 @@ pub mod script;
 pub mod simulator;
 pub mod stamp;
 pub mod wait;
+pub mod way;
 
 /// The binaries of this package, as a test sees them.
 #[derive(Debug, Clone, Copy)]

@@ -13,6 +13,7 @@ use tokio::process::Command;
 
 use crate::process::Process;
 use crate::proxy::Proxy;
+use crate::way::{self, Way};
 use crate::{Binaries, procfs};
 
 /// A server must be ready within this time.
@@ -23,9 +24,6 @@ const ATTACH_WITHIN: Duration = Duration::from_secs(10);
 
 /// Bytes per buffer unless a test says otherwise.
 pub const BUFFER_BYTES: u32 = 32 << 10;
-
-/// Set for a test run, every server that it starts sends in this way (docs/testing.md).
-pub const SEND_STRATEGY: &str = "SHUFFLE_TRANSPORT_SEND";
 
 /// How a server is started.
 #[derive(Debug, Clone, Default)]
@@ -55,6 +53,12 @@ impl NodeOptions {
     #[must_use]
     pub fn pool(self, buffers: u32, buffer_bytes: u32) -> Self {
         self.flag("buffers", buffers).flag("buffer-size", buffer_bytes)
+    }
+
+    /// How it sends to other servers.
+    #[must_use]
+    pub fn send(self, way: Way) -> Self {
+        self.flag("transport-send", way.name())
     }
 
     /// Peers reach this server through a [`Proxy`] only.
@@ -372,9 +376,9 @@ fn command(program: &str, socket: &Path, options: &NodeOptions, proxy: Option<&P
     for (name, value) in flags.iter().chain(&options.flags) {
         command.arg(format!("--{name}={value}"));
     }
-    // Weaker than a flag: a test that chooses a strategy itself keeps it.
-    if let Some(strategy) = std::env::var_os(SEND_STRATEGY) {
-        command.env(SEND_STRATEGY, strategy);
+    // Weaker than a flag: a test that chooses a way itself keeps it.
+    if let Some(asked) = way::variable() {
+        command.env(way::VARIABLE, asked);
     }
     command
 }

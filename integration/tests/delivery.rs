@@ -10,30 +10,31 @@ use integration::oracle::Oracle;
 use integration::profile::Profile;
 use integration::stamp::{Lengths, SOURCE, Source, partition};
 use integration::wait::{timed, within};
+use integration::way::Way;
 use shuffle_client::{FlushInterval, GateSpec, PartitionSpec};
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::{SubpartitionIndex, SubpartitionRange};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-const BUFFER: usize = 4096;
 const BUFFERS: u32 = 64;
 
-fn small_pool() -> NodeOptions {
-    NodeOptions::new().pool(BUFFERS, 4096)
+fn small_pool(buffer_bytes: u32) -> NodeOptions {
+    NodeOptions::new().pool(BUFFERS, buffer_bytes)
 }
 
 /// F49, F35: the edges of every size there is.
-fn awkward_lengths() -> Lengths {
-    let pool = BUFFER * 64;
+fn awkward_lengths(buffer_bytes: u32) -> Lengths {
+    let buffer = usize::try_from(buffer_bytes).expect("small");
+    let pool = buffer * usize::try_from(BUFFERS).expect("small");
     Lengths::Cycle(vec![
         0,
         1,
-        BUFFER - 5,
-        BUFFER - 4,
-        BUFFER - 1,
-        BUFFER,
-        BUFFER + 1,
+        buffer - 5,
+        buffer - 4,
+        buffer - 1,
+        buffer,
+        buffer + 1,
         3 * pool,
         0,
         48,
@@ -42,9 +43,9 @@ fn awkward_lengths() -> Lengths {
 
 #[tokio::test]
 async fn records_of_every_awkward_length_arrive_on_the_same_node() {
-    let cluster = Cluster::start(binaries!(), [small_pool()]).await;
+    let cluster = Cluster::start(binaries!(), [small_pool(4096)]).await;
     let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(0, 7).await);
-    let edge = Edge::new(None, SOURCE, 20).lengths(awkward_lengths());
+    let edge = Edge::new(None, SOURCE, 20).lengths(awkward_lengths(4096));
     edge.run(&producer, &consumer, LIMIT).await;
     drop((producer, consumer));
     cluster.shut_down().await;
@@ -52,12 +53,21 @@ async fn records_of_every_awkward_length_arrive_on_the_same_node() {
 
 #[tokio::test]
 async fn records_of_every_awkward_length_arrive_from_another_node() {
-    let cluster = Cluster::start(binaries!(), [small_pool(), small_pool()]).await;
-    let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
-    let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 20).lengths(awkward_lengths());
-    edge.run(&producer, &consumer, LIMIT).await;
-    drop((producer, consumer));
-    cluster.shut_down().await;
+    for way in Way::of_this_run() {
+        // Large enough to be sent by reference.
+        for buffer_bytes in [4096, 16 << 10] {
+            let options = || small_pool(buffer_bytes).send(way);
+            let cluster = Cluster::start(binaries!(), [options(), options()]).await;
+            let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
+            let edge = Edge::new(Some(cluster.node(0).address()), SOURCE, 20).lengths(awkward_lengths(buffer_bytes));
+            edge.run(&producer, &consumer, LIMIT).await;
+            if buffer_bytes > 4096 {
+                way.assert_was_taken(&producer.status().await.expect("alive"));
+            }
+            drop((producer, consumer));
+            cluster.shut_down().await;
+        }
+    }
 }
 
 /// Two producers on each of two nodes, two gates on each, every gate reads a range of all of them.
@@ -223,17 +233,24 @@ async fn a_queue_of_one_buffer_never_loses_a_wake_up() {
     cluster.shut_down().await;
 }
 
-/// F02 (portable part): a pool of 8 buffers behind a reader that takes its time, so that each buffer
+/// F02: a pool of 8 buffers behind a reader that takes its time, so that each buffer
 /// is used again at once; debug builds poison it when it goes home.
 #[tokio::test]
 async fn buffers_that_are_reused_at_once_keep_their_bytes() {
+    for way in Way::of_this_run() {
+        reuse_at_once(way).await;
+    }
+}
+
+async fn reuse_at_once(way: Way) {
     // With 4 KiB the kernel's own timers make this slow; the full profile has the patience.
-    let (records, receive) = Profile::current().choose((20, "32KiB"), (100, "4KiB"));
+    let (records, receive) = Profile::current().choose((20, "32KiB"), (40, "4KiB"));
     let options = || {
         NodeOptions::new()
             .pool(8, 32 << 10)
             .flag("extent-buffers", 1)
             .flag("read-reserve", 4)
+            .send(way)
     };
     let narrow = options().flag("receive-buffer", receive);
     let cluster = Cluster::start(binaries!(), [options(), narrow]).await;
@@ -257,6 +274,7 @@ async fn buffers_that_are_reused_at_once_keep_their_bytes() {
     })
     .await;
     assert_eq!(counts.records, records);
+    way.assert_was_taken(&producer.status().await.expect("alive"));
     drop((producer, consumer));
     cluster.shut_down().await;
 }
