@@ -140,9 +140,7 @@ impl World {
         }
         groups.iter().find_map(|(group, members)| {
             let first_told = members.iter().map(|member| member.told).min()?;
-            // A member on a server that was restarted knows of nothing until it fails itself, and the judge has forgotten by then.
-            let remembered = first_told.saturating_add(self.plan.unread_expiry);
-            let until = self.one_judge(*group, first_told).min(remembered);
+            let until = self.one_judge(*group, first_told);
             let mut members = members.iter().filter(|member| member.told <= until);
             let first = members.next()?;
             let one = first.error.first_cause();
