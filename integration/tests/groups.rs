@@ -283,7 +283,7 @@ async fn a_group_whose_home_server_dies_fails_as_one() {
             .flag("refused-grace", "1s")
             .flag("group-verdict-timeout", "1s")
     };
-    for layout in [Layout::Joined] {
+    for layout in [Layout::Joined, Layout::Apart] {
         for (when, wanted) in [("opened", is_opened as fn(&Happened) -> bool), ("middle", is_progress)] {
             let what = format!("{layout:?}, {when}");
             let mut cluster = Cluster::start(binaries!(), [options(), options(), options()]).await;

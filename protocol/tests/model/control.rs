@@ -66,6 +66,7 @@ fn look(message: Message) {
             look_at_group(verdict.group);
             look_at_cause(verdict.cause);
         }
+        Message::GroupJoin(join) => look_at_group(join.group),
         Message::Fence(fence) => drop(control::parse_nodes(&fence.nodes)),
         Message::Reject(reject) => look_at_cause(reject.error),
         Message::Goodbye(goodbye) => look_at_cause(goodbye.reason),
@@ -79,7 +80,8 @@ fn look(message: Message) {
         | Message::CancelChannel(_)
         | Message::ReleasePartition(_)
         | Message::Status(_)
-        | Message::FenceNotice(_) => {}
+        | Message::FenceNotice(_)
+        | Message::GroupLeave(_) => {}
     }
 }
 

@@ -266,9 +266,11 @@ pub(crate) fn messages() -> Vec<Message> {
         }),
         Message::GroupVerdict(control::GroupVerdict {
             job: 3,
-            group,
+            group: group.clone(),
             cause: error.clone(),
         }),
+        Message::GroupJoin(control::GroupJoin { job: 3, group }),
+        Message::GroupLeave(control::GroupLeave { job: 3, group: 9 }),
         Message::Reply(control::Reply {
             request: 1,
             error,

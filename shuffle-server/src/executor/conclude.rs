@@ -246,7 +246,7 @@ impl<B: Backing> Node<B> {
         self.registry.end(job, id, how, now);
         self.plan_sweep(now);
         if let Some(group) = group {
-            self.groups.leave(job, group.id, MemberRef::Partition(no));
+            self.leave_group(now, job, &group, MemberRef::Partition(no));
         }
         if let Some(of) = self.jobs.get_mut(&job) {
             of.partitions -= 1;

@@ -66,7 +66,7 @@ impl<B: Backing> Node<B> {
             session.gates.insert(GateId::new(request.gate), no);
         }
         if let Some(group) = &group {
-            self.groups.state(job, group).members.insert(MemberRef::Gate(no));
+            self.join_group(now, job, group, MemberRef::Gate(no));
         }
         for channel in &request.channels {
             self.open_channel(now, id, no, job, request, channel)?;
@@ -357,7 +357,7 @@ impl<B: Backing> Node<B> {
             self.pool_changed = true;
         }
         if let Some(group) = group {
-            self.groups.leave(job, group.id, MemberRef::Gate(no));
+            self.leave_group(now, job, &group, MemberRef::Gate(no));
         }
         self.retire_job_if_idle(now, job);
     }

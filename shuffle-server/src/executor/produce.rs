@@ -65,7 +65,7 @@ impl<B: Backing> Node<B> {
             of.partitions += 1;
         }
         if let Some(group) = &group {
-            self.groups.state(job, group).members.insert(MemberRef::Partition(no));
+            self.join_group(now, job, group, MemberRef::Partition(no));
         }
         self.counters.partitions_created += 1;
         tracing::debug!(%job, %partition, subpartitions = request.subpartitions, "partition created");

@@ -247,7 +247,9 @@ fn kind_of(message: &Message) -> &'static str {
         | Message::CloseChannel(_)
         | Message::FenceNotice(_)
         | Message::GroupReport(_)
-        | Message::GroupVerdict(_) => "what only servers say to each other",
+        | Message::GroupVerdict(_)
+        | Message::GroupJoin(_)
+        | Message::GroupLeave(_) => "what only servers say to each other",
         _ => "this message here",
     }
 }

@@ -25,7 +25,11 @@ impl<B: Backing> Node<B> {
 
     /// Nothing is left that a stop would break.
     pub fn is_drained(&self) -> bool {
-        self.draining && self.partitions.is_empty() && self.gates.is_empty() && self.pending.is_empty()
+        self.draining
+            && self.partitions.is_empty()
+            && self.gates.is_empty()
+            && self.pending.is_empty()
+            && !self.groups.are_joined()
     }
 
     /// Ends every partition and channel with this error, and every session.

@@ -8,6 +8,7 @@ use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::{GroupId, GroupRef, JobId, ShuffleError, error::ErrorKind};
 
 use super::{Node, Timer};
+use crate::executor::protocol;
 use crate::partition::{MemberRef, judges};
 use crate::peer::PathId;
 
@@ -50,15 +51,37 @@ impl<B: Backing> Node<B> {
         !matches!(error.kind(), ErrorKind::GroupFailed) && self.groups.verdict(job, group.id).is_none()
     }
 
-    /// Another node reports a failure to this one, the group's home or who decides in its place.
-    pub(crate) fn handle_group_report(
+    /// What servers say to each other of groups.
+    ///
+    /// # Errors
+    /// Something is missing in the message, or it is of something else.
+    pub(crate) fn handle_group_message(
         &mut self,
         now: Instant,
         from: PathId,
-        job: JobId,
-        group: &GroupRef,
-        cause: ShuffleError,
-    ) {
+        message: Message,
+    ) -> Result<(), ShuffleError> {
+        let named = |group| GroupRef::try_from(control::required(group, "group")?);
+        match message {
+            Message::GroupReport(report) => {
+                let cause = control::required(report.cause, "cause")?.into();
+                self.handle_group_report(now, from, JobId::new(report.job), &named(report.group)?, cause);
+            }
+            Message::GroupVerdict(verdict) => {
+                let cause = control::required(verdict.cause, "cause")?.into();
+                self.handle_group_verdict(now, JobId::new(verdict.job), &named(verdict.group)?, cause);
+            }
+            Message::GroupJoin(join) => self.handle_group_join(from, JobId::new(join.job), &named(join.group)?),
+            Message::GroupLeave(leave) => {
+                self.handle_group_leave(from, JobId::new(leave.job), GroupId::new(leave.group));
+            }
+            _ => return Err(protocol("this message is not of groups")),
+        }
+        Ok(())
+    }
+
+    /// Another node reports a failure to this one, the group's home or who decides in its place.
+    fn handle_group_report(&mut self, now: Instant, from: PathId, job: JobId, group: &GroupRef, cause: ShuffleError) {
         match self.groups.shared_verdict(job, group.id) {
             Some(verdict) => self.tell_path_surely(from, verdict_message(job, group, &verdict)),
             None => {
@@ -69,7 +92,7 @@ impl<B: Backing> Node<B> {
     }
 
     /// Another node has decided.
-    pub(crate) fn handle_group_verdict(&mut self, now: Instant, job: JobId, group: &GroupRef, verdict: ShuffleError) {
+    fn handle_group_verdict(&mut self, now: Instant, job: JobId, group: &GroupRef, verdict: ShuffleError) {
         self.apply(now, job, group, verdict);
     }
 
@@ -110,6 +133,7 @@ impl<B: Backing> Node<B> {
         state.verdict = Some(Arc::clone(&verdict));
         state.decided = Some(now);
         let members = std::mem::take(&mut state.members);
+        self.end_watches(now, job, group);
         self.counters.groups_failed += 1;
         self.timers.cancel(Timer::Verdict(job, group.id));
         tracing::warn!(%job, group = %group.id, members = members.len(), "group failed: {verdict}");
@@ -124,7 +148,7 @@ impl<B: Backing> Node<B> {
     }
 }
 
-fn verdict_message(job: JobId, group: &GroupRef, verdict: &ShuffleError) -> Message {
+pub(super) fn verdict_message(job: JobId, group: &GroupRef, verdict: &ShuffleError) -> Message {
     Message::GroupVerdict(control::GroupVerdict {
         job: job.value(),
         group: Some(group.into()),

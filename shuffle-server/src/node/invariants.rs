@@ -1,6 +1,6 @@
 //! The books of the core, checked whole.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use buffer_pool::{ArenaKind, Backing};
 
@@ -29,6 +29,21 @@ impl<B: Backing> Node<B> {
         self.pending.check_invariants();
         self.registry.check_invariants();
         self.check_timers();
+        self.check_groups();
+    }
+
+    /// A path knows the groups for which it is watched, and no others.
+    fn check_groups(&self) {
+        let mut watches: HashSet<_> = self.groups.watches().collect();
+        for (id, path) in &self.paths {
+            for (job, group) in &path.groups {
+                assert!(
+                    watches.remove(&(*job, *group, id)),
+                    "a path is watched for a group that does not need it"
+                );
+            }
+        }
+        assert!(watches.is_empty(), "a group relies on paths that do not know of it");
     }
 
     /// No timer is armed for what is gone, so there are never more than things that may need one.

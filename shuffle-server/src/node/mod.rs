@@ -27,6 +27,7 @@ mod pending;
 mod settle;
 mod timers;
 mod wakes;
+mod watch;
 
 #[cfg(test)]
 mod tests;

@@ -6,6 +6,10 @@
 //!   every node: fail all members with that one cause ◀┘
 //! ```
 //!
+//! A node with members has joined at the home server (`GroupJoin`), and while it has any the two keep a connection: each takes
+//! the loss or the restart of the other for the failure of a member. The home server, and who decides in its place, answers
+//! who joins late with the verdict, so that a server that was restarted learns of it.
+//!
 //! Where the home server is lost, or does not answer in time, the next judge is asked in its place: the first two of the
 //! other declared nodes, in their order, and then the node that noticed decides itself. Whoever decides tells all nodes, and
 //! on each the first verdict stays. So all members see one first cause, but where
@@ -22,6 +26,7 @@ use shuffle_protocol::{GroupId, GroupRef, JobId, NodeAddress, ShuffleError};
 
 use super::PartitionNo;
 use crate::executor::GateNo;
+use crate::peer::PathId;
 
 /// Nodes that may decide in the home server's place.
 const DEPUTIES: usize = 2;
@@ -44,6 +49,10 @@ pub(crate) enum MemberRef {
 pub(crate) struct GroupState {
     pub(crate) group: GroupRef,
     pub(crate) members: BTreeSet<MemberRef>,
+    /// The way to the home server, watched while there are members here.
+    pub(crate) watched: Option<PathId>,
+    /// At the home server: the nodes that have members.
+    pub(crate) joined: BTreeSet<PathId>,
     /// The first failure of a member on this node, on its way to who decides.
     pub(crate) reported: Option<ShuffleError>,
     /// Judges that were asked, or passed over.
@@ -65,6 +74,8 @@ impl Groups {
         self.states.entry((job, group.id)).or_insert_with(|| GroupState {
             group: group.clone(),
             members: BTreeSet::new(),
+            watched: None,
+            joined: BTreeSet::new(),
             reported: None,
             asked: 0,
             verdict: None,
@@ -86,15 +97,28 @@ impl Groups {
         self.states.get(&(job, group))?.verdict.clone()
     }
 
-    /// A member that ended well. A group without members and without a verdict is forgotten.
-    pub(crate) fn leave(&mut self, job: JobId, group: GroupId, member: MemberRef) {
+    /// A group without members anywhere, and nothing to be remembered of it, is forgotten.
+    pub(crate) fn forget_if_over(&mut self, job: JobId, group: GroupId) {
         let key = (job, group);
-        if let Some(state) = self.states.get_mut(&key) {
-            state.members.remove(&member);
-            if state.members.is_empty() && state.verdict.is_none() && state.reported.is_none() {
-                self.states.remove(&key);
-            }
+        let is_over = |state: &GroupState| {
+            state.members.is_empty() && state.joined.is_empty() && state.verdict.is_none() && state.reported.is_none()
+        };
+        if self.states.get(&key).is_some_and(is_over) {
+            self.states.remove(&key);
         }
+    }
+
+    /// Whether other nodes rely on this one to fail their members as one.
+    pub(crate) fn are_joined(&self) -> bool {
+        self.states.values().any(|state| !state.joined.is_empty())
+    }
+
+    /// All that are known, and which paths matter to each.
+    pub(crate) fn watches(&self) -> impl Iterator<Item = (JobId, GroupId, PathId)> {
+        self.states.iter().flat_map(|((job, group), state)| {
+            let paths = state.joined.iter().copied().chain(state.watched);
+            paths.map(|path| (*job, *group, path))
+        })
     }
 
     /// Forgets groups without members that were decided longer ago than `keep`. True: others are still remembered.

@@ -7,7 +7,7 @@ use buffer_pool::{Backing, SlotRef};
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::frame::{DataHead, Frame};
 use shuffle_protocol::session::{Keepalive, KeepaliveAction};
-use shuffle_protocol::{Generation, GroupRef, JobId, PartitionId, ShuffleError, StreamId, error::ErrorKind};
+use shuffle_protocol::{Generation, JobId, PartitionId, ShuffleError, StreamId, error::ErrorKind};
 
 use super::{InletNo, PathId};
 use crate::executor::protocol;
@@ -238,17 +238,8 @@ impl<B: Backing> Node<B> {
                 self.fence(now, JobId::new(notice.job), PartitionId::from(partition));
                 Ok(())
             }
-            Message::GroupReport(report) => {
-                let group = GroupRef::try_from(shuffle_protocol::control::required(report.group, "group")?)?;
-                let cause = shuffle_protocol::control::required(report.cause, "cause")?;
-                self.handle_group_report(now, path, JobId::new(report.job), &group, ShuffleError::from(cause));
-                Ok(())
-            }
-            Message::GroupVerdict(verdict) => {
-                let group = GroupRef::try_from(shuffle_protocol::control::required(verdict.group, "group")?)?;
-                let cause = shuffle_protocol::control::required(verdict.cause, "cause")?;
-                self.handle_group_verdict(now, JobId::new(verdict.job), &group, ShuffleError::from(cause));
-                Ok(())
+            Message::GroupReport(_) | Message::GroupVerdict(_) | Message::GroupJoin(_) | Message::GroupLeave(_) => {
+                self.handle_group_message(now, path, message)
             }
             _ => Err(protocol("this message is not for another server")),
         }

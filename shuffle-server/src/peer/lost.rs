@@ -78,6 +78,7 @@ impl<B: Backing> Node<B> {
         path.forget_closing();
         tracing::warn!(node = %path.node, "peer given up: {error}");
         self.fail_channels_of(now, id, &error);
+        self.fail_groups_of(now, id, &error);
         self.timers
             .set_no_later(now + self.config.dead_peer_after, Timer::Path(id));
     }
@@ -91,6 +92,7 @@ impl<B: Backing> Node<B> {
         )
         .node(&path.node);
         self.fail_channels_of(now, id, &error);
+        self.fail_groups_of(now, id, &error);
     }
 
     fn fail_channels_of(&mut self, now: Instant, id: PathId, error: &ShuffleError) {

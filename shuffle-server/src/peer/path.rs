@@ -1,11 +1,13 @@
 //! The way to another node: whether there is a connection, whether one is needed, and when to give up.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use buffer_pool::Backing;
 use shuffle_protocol::control::{CloseChannel, control::Message};
-use shuffle_protocol::{Generation, Incarnation, NodeAddress, ShuffleError, StreamId, error::ErrorKind};
+use shuffle_protocol::{
+    Generation, GroupId, Incarnation, JobId, NodeAddress, ShuffleError, StreamId, error::ErrorKind,
+};
 
 use super::{InletNo, PathId};
 use crate::node::{Dial, LinkId, Node, Output, Sink, Timer, Wake};
@@ -44,6 +46,8 @@ pub(crate) struct Path {
     pub(crate) suspect: Option<(Instant, ShuffleError)>,
     /// Somebody asked while the peer was suspect: one dial tries again.
     pub(crate) probing: bool,
+    /// Groups that fail when this peer is lost: it has members of them, or is their home server.
+    pub(crate) groups: BTreeSet<(JobId, GroupId)>,
     durable: VecDeque<(u64, Message)>,
     /// The number of the last ping behind something that must arrive.
     durable_count: u64,
@@ -73,6 +77,7 @@ impl Path {
             broken_by: None,
             suspect: None,
             probing: false,
+            groups: BTreeSet::new(),
             durable: VecDeque::new(),
             durable_count: 0,
             closing: BTreeMap::new(),
@@ -93,7 +98,11 @@ impl Path {
     }
 
     fn needs_link(&self) -> bool {
-        !self.inlets.is_empty() || !self.durable.is_empty() || !self.closing.is_empty() || self.probing
+        !self.inlets.is_empty()
+            || !self.groups.is_empty()
+            || !self.durable.is_empty()
+            || !self.closing.is_empty()
+            || self.probing
     }
 
     fn is_idle(&self) -> bool {

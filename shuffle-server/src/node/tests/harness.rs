@@ -3,21 +3,23 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use buffer_pool::{NetworkPool, NoBacking, PoolConfig, SlotRef};
+use buffer_pool::{NoBacking, SlotRef};
 use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::frame::{Batch, DataHead, Frame, NumberEntry, ReleaseEntry, SlotEntry};
 use shuffle_protocol::partition::Totals;
-use shuffle_protocol::{GroupRef, Incarnation, PartitionId, ShuffleError, StreamId, SubpartitionIndex};
+use shuffle_protocol::{GroupRef, PartitionId, ShuffleError, StreamId, SubpartitionIndex};
 
-use super::parts::{JOB, address, filled, frame_of};
-use crate::node::{LinkId, Node, NodeConfig, Output, PeerInfo, SessionId, SessionInfo};
+use super::parts::{JOB, address, filled, frame_of, incarnation, node};
+use crate::node::{LinkId, Node, Output, PeerInfo, SessionId, SessionInfo};
 
 /// Some nodes, connected on demand, and the time.
 pub(super) struct Scene {
     pub(super) nodes: Vec<Node<NoBacking>>,
     pub(super) now: Instant,
     links: Vec<(usize, LinkId, usize, LinkId)>,
+    /// How often each server was started.
+    starts: Vec<usize>,
     /// Nodes whose server is gone for good.
     dead: BTreeSet<usize>,
     request: u64,
@@ -25,23 +27,9 @@ pub(super) struct Scene {
 
 impl Scene {
     pub(super) fn new(nodes: usize, buffers: u32) -> Self {
-        let nodes = (0..nodes)
-            .map(|index| {
-                let config = PoolConfig {
-                    total_buffers: buffers,
-                    buffer_bytes: 4096,
-                    extent_buffers: 4,
-                    read_reserve_buffers: buffers / 4,
-                };
-                let pool = NetworkPool::new(config, NoBacking).unwrap();
-                Node::new(
-                    NodeConfig::new(address(index), Incarnation::new(index as u64 + 1), 4096),
-                    pool,
-                )
-            })
-            .collect();
         Self {
-            nodes,
+            nodes: (0..nodes).map(|index| node(index, 1, buffers)).collect(),
+            starts: vec![1; nodes],
             now: Instant::now(),
             links: Vec::new(),
             dead: BTreeSet::new(),
@@ -273,7 +261,7 @@ impl Scene {
                 }
                 let info = |of: usize, dialled| PeerInfo {
                     node: address(of),
-                    incarnation: Incarnation::new(of as u64 + 1),
+                    incarnation: incarnation(of, self.starts[of]),
                     generation: dial.generation,
                     stripe: 0,
                     dialled,
@@ -341,6 +329,15 @@ impl Scene {
         }
     }
 
+    /// The server of a node was killed, and another one is there, without memory.
+    pub(super) fn restart(&mut self, at: usize) {
+        let buffers = self.nodes[at].books().total();
+        self.kill(at);
+        self.dead.remove(&at);
+        self.starts[at] += 1;
+        self.nodes[at] = node(at, self.starts[at], buffers);
+    }
+
     /// The server of a node is gone for good.
     pub(super) fn kill(&mut self, node: usize) {
         self.dead.insert(node);
@@ -351,7 +348,7 @@ impl Scene {
         let gone: Vec<(usize, LinkId, usize, LinkId)> = gone;
         for (a, a_link, b, b_link) in gone {
             let (other, link) = if a == node { (b, b_link) } else { (a, a_link) };
-            let lost = ShuffleError::new(ErrorKind::ConnectionLost, "the server is gone");
+            let lost = ShuffleError::new(ErrorKind::ConnectionLost, "the server is gone").node(&address(node));
             self.nodes[other].handle_link_closed(self.now, link, lost);
         }
     }

@@ -6,3 +6,4 @@ mod links;
 mod moving;
 mod parts;
 mod waiting;
+mod watching;

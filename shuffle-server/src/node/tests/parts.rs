@@ -1,10 +1,13 @@
 //! Names and frames of the scenes.
 
+use buffer_pool::{NetworkPool, NoBacking, PoolConfig};
 use shuffle_protocol::frame::{Arena, Batch, Frame, SlotEntry};
 use shuffle_protocol::partition::BufferKind;
-use shuffle_protocol::{GroupRef, JobId, NodeAddress, PartitionId, ResultId, Sequence, StreamId, SubpartitionIndex};
+use shuffle_protocol::{
+    GroupRef, Incarnation, JobId, NodeAddress, PartitionId, ResultId, Sequence, StreamId, SubpartitionIndex,
+};
 
-use crate::node::Output;
+use crate::node::{Node, NodeConfig, Output};
 
 pub(super) const JOB: JobId = JobId::new(7);
 
@@ -18,6 +21,22 @@ pub(super) fn partition(attempt: u32) -> PartitionId {
 
 pub(super) fn address(index: usize) -> NodeAddress {
     NodeAddress::parse(&format!("node{index}:70")).unwrap()
+}
+
+/// Which start of which node's server.
+pub(super) fn incarnation(index: usize, start: usize) -> Incarnation {
+    Incarnation::new(index as u64 + 1 + 1000 * start as u64)
+}
+
+pub(super) fn node(index: usize, start: usize, buffers: u32) -> Node<NoBacking> {
+    let config = PoolConfig {
+        total_buffers: buffers,
+        buffer_bytes: 4096,
+        extent_buffers: 4,
+        read_reserve_buffers: buffers / 4,
+    };
+    let pool = NetworkPool::new(config, NoBacking).unwrap();
+    Node::new(NodeConfig::new(address(index), incarnation(index, start), 4096), pool)
 }
 
 pub(super) fn group(nodes: usize, home: usize) -> GroupRef {
