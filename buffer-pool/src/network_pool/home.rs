@@ -67,21 +67,23 @@ impl<B: Backing> NetworkPool<B> {
         entry.pins = entry.pins.checked_add(1).expect("invariant: fewer than 2^32 pins");
     }
 
-    /// Takes one pin back; at the last one a buffer that was released meanwhile comes home.
+    /// Takes one pin back; at the last one a buffer that was released meanwhile comes home, and then this gives true.
     ///
     /// # Panics
     /// If the buffer is not pinned.
-    pub fn unpin(&mut self, slot: SlotRef) {
+    pub fn unpin(&mut self, slot: SlotRef) -> bool {
         let arena = self.arena_of(slot);
         let entry = self.arena_mut(arena).out_mut(slot.slot);
         entry.pins = entry
             .pins
             .checked_sub(1)
             .unwrap_or_else(|| panic!("invariant: {slot} is pinned"));
-        if entry.pins == 0 && entry.state == BufferState::Kernel {
+        let is_home = entry.pins == 0 && entry.state == BufferState::Kernel;
+        if is_home {
             self.go_home(arena, slot.slot, BufferState::Kernel);
         }
         self.after_step();
+        is_home
     }
 
     fn out_in(&mut self, arena: u32, slot: SlotRef, state: BufferState) -> &mut Slot {

@@ -7,9 +7,12 @@ use shuffle_server::node::{Landing, Output};
 
 use super::Sabotage;
 use super::connection::{Packet, Party};
-use super::data::GARBAGE;
+use super::data::{Content, GARBAGE};
 use super::schedule::{Event, Micros};
 use super::world::World;
+
+/// Percent of what is sent that the kernel refers to for a while.
+const LINGERS: u64 = 30;
 
 impl World {
     // ---------------------------------------------------------------------------------------------- sending
@@ -116,10 +119,32 @@ impl World {
             self.sabotage = None;
             return;
         }
-        self.written(host, slot);
+        let epoch = self.hosts[host].epoch;
+        if self.random.chance(LINGERS) {
+            // The kernel still refers to it, as with sendfile and zero copy: until the other side has read it, or later.
+            let at = self.now + self.network_delay() + self.task_delay();
+            self.schedule.at(
+                at,
+                Event::Written {
+                    host,
+                    epoch,
+                    slot,
+                    content,
+                },
+            );
+        } else {
+            self.written(host, epoch, slot, content);
+        }
     }
 
-    fn written(&mut self, host: usize, slot: SlotRef) {
+    /// The kernel is done with a slot, in which nobody may have written meanwhile.
+    pub(super) fn written(&mut self, host: usize, epoch: u32, slot: SlotRef, content: Content) {
+        if self.hosts[host].epoch != epoch || self.hosts[host].node.is_none() {
+            return;
+        }
+        if self.memory(host).read(slot) != content {
+            self.accuse(|| format!("server {host}: {slot} was written to while the kernel sent it"));
+        }
         self.core(host, |node, now| node.handle_written(now, slot));
         self.after(host);
     }
@@ -277,7 +302,8 @@ impl World {
     fn abandon(&mut self, host: usize, outbox: impl IntoIterator<Item = Output>) {
         for output in outbox {
             if let Output::Slot { slot, .. } = output {
-                self.written(host, slot);
+                let (epoch, content) = (self.hosts[host].epoch, self.memory(host).read(slot));
+                self.written(host, epoch, slot, content);
             }
         }
     }

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use buffer_pool::SlotRef;
 use shuffle_protocol::ShuffleError;
 use shuffle_server::node::Dial;
+
+use super::data::Content;
 
 /// Virtual time, in microseconds since the start of the simulation.
 pub(super) type Micros = u64;
@@ -28,6 +31,13 @@ pub(super) enum Event {
     Poll { connection: usize, end: usize },
     /// The next packet arrives at this end.
     Deliver { connection: usize, end: usize },
+    /// The kernel is done with a slot that was sent.
+    Written {
+        host: usize,
+        epoch: u32,
+        slot: SlotRef,
+        content: Content,
+    },
     /// The timers of a server are due.
     Timeout { host: usize, epoch: u32 },
     /// A server's dialling task gets to run.

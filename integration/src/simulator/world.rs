@@ -129,6 +129,12 @@ impl World {
             Event::Exit(process) => self.exit(process),
             Event::Poll { connection, end } => self.poll(connection, end),
             Event::Deliver { connection, end } => self.deliver(connection, end),
+            Event::Written {
+                host,
+                epoch,
+                slot,
+                content,
+            } => self.written(host, epoch, slot, content),
             Event::Timeout { host, epoch } => self.handle_timeout(host, epoch),
             Event::Dial { host, epoch } => self.poll_dial(host, epoch),
             Event::Knock { host, epoch, dial } => self.knock(host, epoch, dial),

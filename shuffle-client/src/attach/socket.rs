@@ -4,6 +4,7 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
@@ -20,6 +21,9 @@ pub(crate) enum Socket {
     Unix(AsyncFd<UnixStream>),
     Tcp(TcpStream),
 }
+
+/// After how long a full socket is tried again that cannot be watched.
+const SECOND_LOOK: Duration = Duration::from_millis(5);
 
 /// Descriptors that can come with one message: the two arenas.
 const MAX_DESCRIPTORS: usize = 2;
@@ -51,10 +55,21 @@ impl Socket {
         match self {
             Self::Unix(stream) if writing => {
                 // A socket that takes no more is rare: only then it is worth a second registration.
-                let room = watch(stream.get_ref().try_clone()?, Interest::WRITABLE)?;
+                let second = stream.get_ref().try_clone();
+                let room = second.and_then(|stream| watch(stream, Interest::WRITABLE));
+                let has_room = async {
+                    match &room {
+                        Ok(room) => room.writable().await.map(|_| ()),
+                        // No descriptor is left for that: it is looked at again after a moment.
+                        Err(_) => {
+                            tokio::time::sleep(SECOND_LOOK).await;
+                            Ok(())
+                        }
+                    }
+                };
                 tokio::select! {
                     ready = stream.readable() => ready.map(|_| ()),
-                    ready = room.writable() => ready.map(|_| ()),
+                    ready = has_room => ready,
                 }
             }
             Self::Unix(stream) => stream.readable().await.map(|_| ()),

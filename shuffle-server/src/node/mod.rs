@@ -227,7 +227,7 @@ impl<B: Backing> Node<B> {
 
     /// The driver has written this slot's payload completely, or its connection is gone.
     pub fn handle_written(&mut self, now: Instant, slot: SlotRef) {
-        self.pool.unpin(slot);
+        self.pool_changed |= self.pool.unpin(slot);
         self.settle(now);
     }
 

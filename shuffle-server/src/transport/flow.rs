@@ -110,10 +110,9 @@ impl<S: SendStrategy> Flow<S> {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    let full = self.outbox.borrow().unsent_heads() >= MAX_UNSENT_BYTES;
                     tokio::select! {
                         ready = self.send.ready() => if let Err(error) = ready { return error.into() },
-                        () = self.signal.wait(), if !full => {}
+                        () = self.signal.wait() => {}
                     }
                 }
                 Err(error) => return error.into(),

@@ -109,20 +109,22 @@ async fn read(
     inbound: &mut Inbound,
 ) -> End {
     let mut reads: u32 = 0;
+    let mut has_read = false;
     loop {
         if let Some(reason) = signal.close_reason() {
             return End::Refused(reason);
         }
-        if let Err(end) = take_in(service, remote, stream, flow, signal, inbound) {
-            return end;
+        match take_in(service, remote, stream, flow, signal, inbound) {
+            Ok(false) if has_read => remote.handle_progress(service),
+            Ok(_) => {}
+            Err(end) => return end,
         }
+        has_read = false;
         flow.may_read().await;
         match inbound.try_read(stream) {
             Ok(0) => return end_of_stream(inbound.is_at_boundary()),
             Ok(_) => {
-                if inbound.is_underway() {
-                    remote.handle_progress(service);
-                }
+                has_read = true;
                 reads = reads.wrapping_add(1);
                 if reads.is_multiple_of(READS_PER_TURN) {
                     tokio::task::yield_now().await;
@@ -138,7 +140,7 @@ async fn read(
     }
 }
 
-/// Gives the core everything that has arrived completely.
+/// Gives the core everything that has arrived completely. False: nothing has.
 fn take_in(
     service: &Service,
     remote: &Remote,
@@ -146,8 +148,10 @@ fn take_in(
     flow: &Flow<impl SendStrategy>,
     signal: &Signal,
     inbound: &mut Inbound,
-) -> Result<(), End> {
+) -> Result<bool, End> {
+    let mut any = false;
     while let Some(incoming) = inbound.next().map_err(|error| End::Refused(error.into()))? {
+        any = true;
         match incoming {
             Incoming::Frame(Frame::Control(message)) if matches!(*message, Message::Goodbye(_)) => {
                 return Err(goodbye(*message));
@@ -181,7 +185,7 @@ fn take_in(
             }
         }
     }
-    Ok(())
+    Ok(any)
 }
 
 /// The other side says why it closes.
@@ -209,7 +213,7 @@ impl Remote {
         })
     }
 
-    /// Part of a payload has come: a large buffer on a slow line is no silence.
+    /// Part of a buffer or of a frame has come: something large on a slow line is no silence.
     fn handle_progress(&self, service: &Service) {
         service.with(|core, now| match self {
             Self::Node(id, _) => core.handle_link_progress(now, *id),

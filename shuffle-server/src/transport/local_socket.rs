@@ -5,11 +5,15 @@
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 use super::wire::Wire;
+
+/// After how long a full socket is tried again that cannot be watched.
+const SECOND_LOOK: Duration = Duration::from_millis(5);
 
 pub(super) struct LocalSocket {
     stream: AsyncFd<UnixStream>,
@@ -45,10 +49,17 @@ impl Wire for LocalSocket {
         self.stream.get_ref().write_vectored(slices)
     }
 
-    /// A socket that takes no more is rare: only then it is worth a second registration.
+    /// A socket that takes no more is rare: only then it is worth a second registration. Where no descriptor is left for it, the
+    /// socket is looked at again after a moment.
     async fn wait_writable(&self) -> io::Result<()> {
-        let room = watch(self.stream.get_ref().try_clone()?, Interest::WRITABLE)?;
-        room.writable().await.map(|_| ())
+        let second = self.stream.get_ref().try_clone();
+        match second.and_then(|stream| watch(stream, Interest::WRITABLE)) {
+            Ok(room) => room.writable().await.map(|_| ()),
+            Err(_) => {
+                tokio::time::sleep(SECOND_LOOK).await;
+                Ok(())
+            }
+        }
     }
 }
 

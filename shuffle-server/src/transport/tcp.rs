@@ -162,13 +162,6 @@ impl Inbound {
         Ok(read)
     }
 
-    /// Whether a payload has come in part.
-    pub(crate) fn is_underway(&self) -> bool {
-        self.payload
-            .as_ref()
-            .is_some_and(|payload| payload.filled < payload.total)
-    }
-
     /// Whether the end of the connection here cuts nothing off.
     pub(crate) fn is_at_boundary(&self) -> bool {
         self.payload.is_none() && self.fresh.is_empty() && self.deframer.is_at_boundary()

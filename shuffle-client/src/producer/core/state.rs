@@ -91,6 +91,8 @@ pub(crate) struct Core<B> {
     pub(super) taken: u64,
     pub(super) demanded: u64,
     pub(super) prefetch: u64,
+    /// What had been taken when that was last raised: one wait raises it once.
+    pub(super) taken_when_starved: u64,
     pub(super) in_flight: u64,
     pub(super) torn: Option<SubpartitionIndex>,
     pub(super) failure: Option<ShuffleError>,
@@ -121,6 +123,7 @@ impl<B: Space> Core<B> {
             taken: 0,
             demanded: 0,
             prefetch: PREFETCH_LEAST,
+            taken_when_starved: 0,
             in_flight: 0,
             torn: None,
             failure: None,

@@ -40,7 +40,7 @@ const SHORTEST: u32 = 8 << 10;
 /// See the module's header.
 #[derive(Debug)]
 pub(crate) struct SendfileSend {
-    stream: Rc<TcpStream>,
+    pub(super) stream: Rc<TcpStream>,
     counted: Counted,
     /// A ping that is not answered for so long ends the connection.
     patience: Duration,
@@ -54,8 +54,10 @@ struct Held {
     /// How many were released, and how many the last ping answers for. All count from the connection's start.
     released: u64,
     marked: u64,
-    /// Unanswered pings: what they answer for, and when they were made.
-    marks: VecDeque<(u64, Instant)>,
+    /// Unanswered pings: what they answer for.
+    marks: VecDeque<u64>,
+    /// While there are such: when the socket last took something, or one was answered. A ping may have much before it.
+    progress: Option<Instant>,
 }
 
 impl SendfileSend {
@@ -71,9 +73,7 @@ impl SendfileSend {
     /// Puts a ping behind what is unsent, if there is enough that it would answer for.
     fn mark(&self, outbox: &mut Outbox) -> io::Result<()> {
         let mut held = self.held.borrow_mut();
-        if let Some((_, since)) = held.marks.front()
-            && since.elapsed() > self.patience
-        {
+        if !held.marks.is_empty() && held.progress.is_some_and(|since| since.elapsed() > self.patience) {
             return Err(io::Error::new(
                 io::ErrorKind::TimedOut,
                 "the other side reads, but does not answer",
@@ -84,7 +84,10 @@ impl SendfileSend {
         if total > held.marked && (runs_dry || total - held.marked >= MARK_EVERY) {
             outbox.push(Output::Ping(MARK | total)).map_err(io::Error::other)?;
             held.marked = total;
-            held.marks.push_back((total, Instant::now()));
+            if held.marks.is_empty() {
+                held.progress = Some(Instant::now());
+            }
+            held.marks.push_back(total);
         }
         Ok(())
     }
@@ -112,6 +115,7 @@ impl SendfileSend {
             let mut sent_whole = Vec::new();
             outbox.advance(sent, &mut sent_whole);
             held.slots.extend(sent_whole);
+            held.progress = Some(Instant::now());
             self.counted.all().add_uncopied(sent);
         } else {
             let sent = {
@@ -134,6 +138,7 @@ impl SendfileSend {
             };
             let before = outbox.unsent_payload();
             outbox.advance(sent, done);
+            self.held.borrow_mut().progress = Some(Instant::now());
             self.counted.all().add_copied(before - outbox.unsent_payload());
         }
         Ok(())
@@ -151,10 +156,16 @@ impl SendStrategy for SendfileSend {
 
     fn try_send(&self, outbox: &mut Outbox, done: &mut Vec<SlotRef>) -> io::Result<()> {
         self.mark(outbox)?;
-        while !outbox.is_empty() {
-            self.step(outbox, done)?;
+        loop {
+            while !outbox.is_empty() {
+                self.step(outbox, done)?;
+            }
+            // What the socket took whole in one go has no ping behind it yet.
+            self.mark(outbox)?;
+            if outbox.is_empty() {
+                return Ok(());
+            }
         }
-        Ok(())
     }
 
     fn is_idle(&self) -> bool {
@@ -207,8 +218,9 @@ impl Held {
             done.extend(self.slots.pop_front());
             self.released += 1;
         }
-        while self.marks.front().is_some_and(|(mark, _)| *mark <= count) {
+        while self.marks.front().is_some_and(|mark| *mark <= count) {
             self.marks.pop_front();
+            self.progress = Some(Instant::now());
         }
         Ok(())
     }

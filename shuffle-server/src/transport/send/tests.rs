@@ -22,12 +22,20 @@ struct Arena {
     mapped: MappedArena,
 }
 
+/// As many bytes as are written at a time.
+const LARGE: u32 = 256 << 10;
+const LARGE_BUFFERS: u32 = 2;
+
 fn arena() -> Arena {
-    let bytes = u64::from(BUFFER) * u64::from(BUFFERS);
+    arena_of(BUFFER, BUFFERS)
+}
+
+fn arena_of(buffer_bytes: u32, buffers: u32) -> Arena {
+    let bytes = u64::from(buffer_bytes) * u64::from(buffers);
     let file = ArenaFile::create("test", bytes, bytes).unwrap();
     file.allocate(0).unwrap();
-    let mapped = MappedArena::map_writable(file.writable_fd(), BUFFERS, BUFFER).unwrap();
-    for slot in 0..BUFFERS {
+    let mapped = MappedArena::map_writable(file.writable_fd(), buffers, buffer_bytes).unwrap();
+    for slot in 0..buffers {
         write(&mapped, slot, u8::try_from(slot).unwrap());
     }
     Arena { file, mapped }
@@ -49,14 +57,20 @@ fn slot(slot: u32) -> SlotRef {
 
 /// Every buffer of the arena, from its file.
 fn outbox(arena: &Arena) -> Outbox {
+    outbox_of(arena, BUFFER, BUFFERS)
+}
+
+fn outbox_of(arena: &Arena, buffer_bytes: u32, buffers: u32) -> Outbox {
     let mut outbox = Outbox::default();
-    for number in 0..BUFFERS {
+    for number in 0..buffers {
         let entry = SlotEntry {
             slot: number,
-            length: BUFFER,
+            length: buffer_bytes,
             ..SlotEntry::default()
         };
-        let range = arena.file.range(u64::from(number) * u64::from(BUFFER), BUFFER);
+        let range = arena
+            .file
+            .range(u64::from(number) * u64::from(buffer_bytes), buffer_bytes);
         outbox.push_file(entry, slot(number), range);
     }
     outbox
@@ -143,6 +157,20 @@ async fn a_slot_is_done_when_the_ping_behind_it_is_answered() {
         (counted["send_bytes_uncopied"], counted["send_bytes_copied"]),
         (bytes, 0)
     );
+}
+
+/// Few large buffers, which the socket takes in one go: nothing more is to be sent that could bring the ping.
+#[tokio::test]
+async fn the_last_slot_that_is_sent_has_a_ping_behind_it() {
+    let arena = arena_of(LARGE, LARGE_BUFFERS);
+    let (send, _, other) = pair().await;
+    rustix::net::sockopt::set_socket_send_buffer_size(&*send.stream, 8 << 20).unwrap();
+    let (mut outbox, mut done) = (outbox_of(&arena, LARGE, LARGE_BUFFERS), Vec::new());
+    let sent = send_all(&send, &mut outbox, &mut done);
+    let ping = tokio::time::timeout(Duration::from_secs(20), read_to_ping(&other));
+    let (_, read) = tokio::join!(sent, ping);
+    let (nonce, payloads) = read.expect("a ping comes");
+    assert_eq!((nonce, payloads.len()), (MARK | 2, 2));
 }
 
 /// The kernel does refer to the pages: this is what the pings are for. Were this to fail, they would not be needed.

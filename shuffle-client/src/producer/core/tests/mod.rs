@@ -198,12 +198,20 @@ fn demand_is_absolute_and_keeps_a_few_buffers_ahead() {
     let mut record = Encoder::new(b"x").unwrap();
     core.write_step(sub(0), &mut record, Instant::now()).unwrap();
     assert_eq!(core.poll_demand(), Some(3));
-    for (ahead, demand) in [(4, 5), (8, 9), (16, 17), (32, 33)] {
+    for (slot, demand) in (1..).zip([Some(1 + 4), Some(2 + 8), Some(3 + 16), Some(4 + 32), None]) {
         core.handle_starved(false);
-        assert_eq!(core.poll_demand(), Some(demand), "{ahead} ahead");
+        assert_eq!(core.poll_demand(), demand, "twice as many ahead, up to 32");
+        core.handle_starved(false);
+        core.handle_starved(true);
+        assert_eq!(core.poll_demand(), None, "one wait is one step");
+        core.handle_grant(Buffer {
+            slot,
+            memory: [0; CAPACITY],
+        })
+        .unwrap();
+        let mut record = Encoder::new(&[1; CAPACITY - 4]).unwrap();
+        core.write_step(sub(0), &mut record, Instant::now()).unwrap();
     }
-    core.handle_starved(false);
-    assert_eq!(core.poll_demand(), None, "32 are the most");
 }
 
 #[test]
