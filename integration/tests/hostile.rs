@@ -14,9 +14,10 @@ use integration::stamp::SOURCE;
 use integration::wait::{until_true, within};
 use shuffle_client::{AttachOptions, Session};
 use shuffle_protocol::control::control::Message;
-use shuffle_protocol::control::{CreatePartition, Partition};
+use shuffle_protocol::control::{AbortPartition, CreatePartition, Partition};
+use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::frame::HEADER_BYTES;
-use shuffle_protocol::{JobId, NodeAddress};
+use shuffle_protocol::{JobId, NodeAddress, ShuffleError};
 
 const LIMIT: Duration = Duration::from_secs(30);
 const SOON: Duration = Duration::from_secs(1);
@@ -261,5 +262,34 @@ async fn a_server_that_never_answers_the_handshake_costs_one_deadline() {
     until_true(Duration::from_secs(5), "descriptors", flat).await;
     drop((session, held));
     cluster.assert_serves(0).await;
+    cluster.shut_down().await;
+}
+
+/// A long message on a slow line: while its bytes come, nobody is silent.
+#[tokio::test]
+async fn who_takes_long_to_say_something_is_not_silent() {
+    let dead_peer = Duration::from_secs(1);
+    let options = cluster_options()
+        .flag("dead-peer-timeout", "1s")
+        .flag("keepalive", "300ms");
+    let cluster = Cluster::start(binaries!(), [options]).await;
+    let mut slow = Raw::tcp(cluster.node(0).listens_on()).await.expect("the TCP port");
+    assert!(slow.send_control(&Message::Hello(executor_hello(7))).await);
+    assert!(matches!(slow.hear(LIMIT).await, Heard::Frame(_)), "welcome");
+    let cause = ShuffleError::new(ErrorKind::Cancelled, "x".repeat(60 << 10));
+    let abort = AbortPartition {
+        request: 1,
+        writer: 99,
+        cause: Some((&cause).into()),
+    };
+    let message = control_bytes(&Message::AbortPartition(abort));
+    let start = Instant::now();
+    let mut pace = tokio::time::interval(dead_peer / 10);
+    for piece in message.chunks(message.len().div_ceil(30)) {
+        pace.tick().await;
+        assert!(slow.send(piece).await, "closed after {:?}", start.elapsed());
+    }
+    assert!(start.elapsed() > 2 * dead_peer, "the line was slow");
+    assert!(slow.is_answered_within(LIMIT, 5).await);
     cluster.shut_down().await;
 }
