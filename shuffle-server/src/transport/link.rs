@@ -52,9 +52,16 @@ pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStrea
     let flow = Flow::new(&service, Rc::clone(&signal), true, send);
     info!("{} is sent to by {}", remote.name(), flow.strategy());
     let mut inbound = Inbound::new(Rc::clone(&signal));
+    let reading = Reading {
+        service: &service,
+        remote: &remote,
+        stream: &stream,
+        flow: &flow,
+        signal: &signal,
+    };
     let mut poll = |budget: u64, outputs: &mut Vec<Output>| remote.poll(&service, budget, outputs);
     let end = tokio::select! {
-        end = read(&service, &remote, &stream, &flow, &signal, &mut inbound) => end,
+        end = reading.run(&mut inbound) => end,
         end = flow.run(&mut poll) => end,
     };
     // The lease on the buffer that was arriving ends before the core gives the buffer to somebody else.
@@ -100,92 +107,89 @@ async fn is_closed_by_peer(stream: &TcpStream) -> bool {
     tokio::time::timeout(FAREWELL, closed).await.is_ok()
 }
 
-async fn read(
-    service: &Service,
-    remote: &Remote,
-    stream: &TcpStream,
-    flow: &Flow<impl SendStrategy>,
-    signal: &Signal,
-    inbound: &mut Inbound,
-) -> End {
-    let mut reads: u32 = 0;
-    let mut has_read = false;
-    loop {
-        if let Some(reason) = signal.close_reason() {
-            return End::Refused(reason);
-        }
-        match take_in(service, remote, stream, flow, signal, inbound) {
-            Ok(false) if has_read => remote.handle_progress(service),
-            Ok(_) => {}
-            Err(end) => return end,
-        }
-        has_read = false;
-        flow.may_read().await;
-        match inbound.try_read(stream) {
-            Ok(0) => return end_of_stream(inbound.is_at_boundary()),
-            Ok(_) => {
-                has_read = true;
-                reads = reads.wrapping_add(1);
-                if reads.is_multiple_of(READS_PER_TURN) {
-                    tokio::task::yield_now().await;
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                if let Err(error) = stream.readable().await {
-                    return error.into();
-                }
-            }
-            Err(error) => return error.into(),
-        }
-    }
+/// The reading half.
+struct Reading<'a, S> {
+    service: &'a Service,
+    remote: &'a Remote,
+    stream: &'a TcpStream,
+    flow: &'a Flow<S>,
+    signal: &'a Signal,
 }
 
-/// Gives the core everything that has arrived completely. False: nothing has.
-fn take_in(
-    service: &Service,
-    remote: &Remote,
-    stream: &TcpStream,
-    flow: &Flow<impl SendStrategy>,
-    signal: &Signal,
-    inbound: &mut Inbound,
-) -> Result<bool, End> {
-    let mut any = false;
-    while let Some(incoming) = inbound.next().map_err(|error| End::Refused(error.into()))? {
-        any = true;
-        match incoming {
-            Incoming::Frame(Frame::Control(message)) if matches!(*message, Message::Goodbye(_)) => {
-                return Err(goodbye(*message));
+impl<S: SendStrategy> Reading<'_, S> {
+    async fn run(&self, inbound: &mut Inbound) -> End {
+        let mut reads: u32 = 0;
+        let mut has_read = false;
+        loop {
+            if let Some(reason) = self.signal.close_reason() {
+                return End::Refused(reason);
             }
-            Incoming::Frame(frame) => {
-                if asks_status(&frame) {
-                    service.refresh_gauges();
-                }
-                if let Frame::Pong(nonce) = frame {
-                    flow.handle_pong(nonce).map_err(End::Refused)?;
-                }
-                remote.handle_frame(service, frame).map_err(End::Refused)?;
+            match self.take_in(inbound) {
+                Ok(false) if has_read => self.remote.handle_progress(self.service),
+                Ok(_) => {}
+                Err(end) => return end,
             }
-            Incoming::Head(head) => {
-                let place = match remote.handle_head(service, &head).map_err(End::Refused)? {
-                    Landing::Slot(slot) => {
-                        let buffer = service.writable(slot).map_err(End::Refused)?;
-                        signal.arriving().replace(buffer);
-                        Into::Buffer
+            has_read = false;
+            self.flow.may_read().await;
+            match inbound.try_read(self.stream) {
+                Ok(0) => return end_of_stream(inbound.is_at_boundary()),
+                Ok(_) => {
+                    has_read = true;
+                    reads = reads.wrapping_add(1);
+                    if reads.is_multiple_of(READS_PER_TURN) {
+                        tokio::task::yield_now().await;
                     }
-                    Landing::Discard => Into::Nowhere,
-                };
-                inbound.expect(head, place);
-            }
-            Incoming::Payload(head) => {
-                // What is read after a reset can have been overwritten where the sender's kernel only referred to it.
-                if let Some(error) = stream.take_error()? {
-                    return Err(error.into());
                 }
-                remote.handle_payload(service, head).map_err(End::Refused)?;
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    if let Err(error) = self.stream.readable().await {
+                        return error.into();
+                    }
+                }
+                Err(error) => return error.into(),
             }
         }
     }
-    Ok(any)
+
+    /// Gives the core everything that has arrived completely. False: nothing has.
+    fn take_in(&self, inbound: &mut Inbound) -> Result<bool, End> {
+        let mut any = false;
+        while let Some(incoming) = inbound.next().map_err(|error| End::Refused(error.into()))? {
+            any = true;
+            match incoming {
+                Incoming::Frame(Frame::Control(message)) if matches!(*message, Message::Goodbye(_)) => {
+                    return Err(goodbye(*message));
+                }
+                Incoming::Frame(frame) => {
+                    if asks_status(&frame) {
+                        self.service.refresh_gauges();
+                    }
+                    if let Frame::Pong(nonce) = frame {
+                        self.flow.handle_pong(nonce).map_err(End::Refused)?;
+                    }
+                    self.remote.handle_frame(self.service, frame).map_err(End::Refused)?;
+                }
+                Incoming::Head(head) => {
+                    let place = match self.remote.handle_head(self.service, &head).map_err(End::Refused)? {
+                        Landing::Slot(slot) => {
+                            let buffer = self.service.writable(slot).map_err(End::Refused)?;
+                            self.signal.arriving().replace(buffer);
+                            Into::Buffer
+                        }
+                        Landing::Discard => Into::Nowhere,
+                    };
+                    inbound.expect(head, place);
+                }
+                Incoming::Payload(head) => {
+                    // What is read after a reset can have been overwritten where the sender's kernel only referred to it.
+                    if let Some(error) = self.stream.take_error()? {
+                        return Err(error.into());
+                    }
+                    self.remote.handle_payload(self.service, head).map_err(End::Refused)?;
+                }
+            }
+        }
+        Ok(any)
+    }
 }
 
 /// The other side says why it closes.

@@ -17,74 +17,49 @@ pub(crate) trait Wire {
     async fn wait_writable(&self) -> io::Result<()>;
 }
 
-impl Wire for UnixStream {
-    fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
-        Self::try_read(self, space)
-    }
+macro_rules! impl_for_socket {
+    ($($socket:ty),+) => {$(
+        impl Wire for $socket {
+            fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
+                Self::try_read(self, space)
+            }
 
-    async fn wait_readable(&self) -> io::Result<()> {
-        self.readable().await
-    }
+            async fn wait_readable(&self) -> io::Result<()> {
+                self.readable().await
+            }
 
-    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.try_write_vectored(slices)
-    }
+            fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+                self.try_write_vectored(slices)
+            }
 
-    async fn wait_writable(&self) -> io::Result<()> {
-        self.writable().await
-    }
+            async fn wait_writable(&self) -> io::Result<()> {
+                self.writable().await
+            }
+        }
+    )+};
 }
 
-impl Wire for TcpStream {
-    fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
-        Self::try_read(self, space)
-    }
+macro_rules! impl_for_pointer {
+    ($($pointer:ty),+) => {$(
+        impl<W: Wire> Wire for $pointer {
+            fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
+                W::try_read(self, space)
+            }
 
-    async fn wait_readable(&self) -> io::Result<()> {
-        self.readable().await
-    }
+            async fn wait_readable(&self) -> io::Result<()> {
+                W::wait_readable(self).await
+            }
 
-    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.try_write_vectored(slices)
-    }
+            fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+                W::try_write(self, slices)
+            }
 
-    async fn wait_writable(&self) -> io::Result<()> {
-        self.writable().await
-    }
+            async fn wait_writable(&self) -> io::Result<()> {
+                W::wait_writable(self).await
+            }
+        }
+    )+};
 }
 
-impl<W: Wire> Wire for &W {
-    fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
-        W::try_read(self, space)
-    }
-
-    async fn wait_readable(&self) -> io::Result<()> {
-        W::wait_readable(self).await
-    }
-
-    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        W::try_write(self, slices)
-    }
-
-    async fn wait_writable(&self) -> io::Result<()> {
-        W::wait_writable(self).await
-    }
-}
-
-impl<W: Wire> Wire for Rc<W> {
-    fn try_read(&self, space: &mut [u8]) -> io::Result<usize> {
-        W::try_read(self, space)
-    }
-
-    async fn wait_readable(&self) -> io::Result<()> {
-        W::wait_readable(self).await
-    }
-
-    fn try_write(&self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        W::try_write(self, slices)
-    }
-
-    async fn wait_writable(&self) -> io::Result<()> {
-        W::wait_writable(self).await
-    }
-}
+impl_for_socket!(UnixStream, TcpStream);
+impl_for_pointer!(&W, Rc<W>);
