@@ -27,10 +27,10 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Server { parent, options } => cluster::serve(parent, &options),
         Command::Executor { role, spec } => executor::execute(&role, &spec),
         Command::Worker { role, spec } => load::execute(&role, &spec),
-        Command::Demo(args) => conduct("demo", args.common.json.as_ref(), async |console| {
+        Command::Demo(args) => conduct("demo", args.common.output.json.as_ref(), async |console| {
             scenario::demo(&args, console).await.map(|report| report.verified)
         }),
-        Command::Repartition(args) => conduct("repartition", args.common.json.as_ref(), async |console| {
+        Command::Repartition(args) => conduct("repartition", args.common.output.json.as_ref(), async |console| {
             scenario::repartition(&args, console)
                 .await
                 .map(|report| report.verified)
@@ -56,12 +56,18 @@ fn conduct(
     json: Option<&JsonTarget>,
     scenario: impl AsyncFnOnce(&mut Console) -> Result<bool, BenchError>,
 ) -> ExitCode {
+    // A result that cannot be written is not worth the work.
+    if let Err(error) = json.map_or(Ok(()), JsonTarget::check) {
+        eprintln!("shuffle-bench {name}: {error}");
+        return error.exit_code();
+    }
     let mut console = Console::new();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.and_then(|runtime| cluster::raise_open_files().map(|()| runtime));
     let result = match runtime {
         Ok(runtime) => runtime.block_on(scenario(&mut console)),
         Err(source) => Err(BenchError::Io {
-            what: "cannot start the runtime".to_owned(),
+            what: "cannot start the runtime or raise its limit of open files".to_owned(),
             source,
         }),
     };

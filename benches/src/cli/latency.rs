@@ -42,6 +42,9 @@ pub struct CompareArgs {
     /// Pairs of producer and consumer, each in processes of their own, on every side
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub streams: u32,
+    /// Bind every process of every side to these cores, such as 0 or 0,1; default: where the system puts them
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub cores: Option<Vec<usize>>,
     /// Leave the latencies out
     #[arg(long)]
     pub no_latency: bool,

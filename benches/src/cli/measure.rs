@@ -55,10 +55,10 @@ pub struct ThroughputArgs {
     #[arg(long, value_enum, default_value = "local")]
     pub path: NodePath,
     /// Producer processes, each with a partition of its own
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub producers: u32,
     /// Consumer processes; each reads its share of the subpartitions of all partitions
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub consumers: u32,
     /// Subpartitions of each partition; default: one for each consumer
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
@@ -99,9 +99,10 @@ pub struct MeasureArgs {
     /// An option of shuffle-server for every server of the run, such as stripes=2; may be repeated
     #[arg(long = "server-option", value_name = "NAME=VALUE")]
     pub server_options: Vec<String>,
-    /// Buffers that a producer fills, or a consumer reads, before its process does anything else
-    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..))]
-    pub turn: u32,
+    /// Buffers that a producer fills, or a consumer reads, before its process does anything else; default 8, in `compare` the
+    /// better of 8 and 32
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub turn: Option<u32>,
     /// What every scenario has in common.
     #[command(flatten)]
     pub output: OutputArgs,

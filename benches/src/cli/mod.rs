@@ -13,7 +13,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 
-use crate::report::JsonTarget;
 use crate::text::Delimiter;
 
 /// Loads the shuffle service and reports what it measured.
@@ -66,8 +65,8 @@ pub enum Command {
     ///
     /// Every side fills every byte, delivers it, reads and sums every byte, in processes of its own, with
     /// the same number of buffers in circulation: the service on one node and between two, a bare pair of
-    /// processes over shared memory, a Unix stream, TCP, and (if built with `--features peers`) Arrow
-    /// Flight. Rounds are interleaved; once without checksums and once with them. Where the noise is larger
+    /// processes over shared memory, the same with a bare relay between them, or two and TCP, a Unix
+    /// stream, TCP, and (if built with `--features peers`) Arrow Flight. Rounds are interleaved; once without checksums and once with them. Where the noise is larger
     /// than the difference, no result is claimed.
     ///
     /// Example: shuffle-bench compare --bytes 1g --json compare.json
@@ -165,16 +164,9 @@ pub struct CommonArgs {
     /// every writer and reader its minimum otherwise
     #[arg(long, value_name = "BYTES")]
     pub buffer_size: Option<u32>,
-    /// Write one JSON object with what was found to a file, or with - to standard output, which then
-    /// holds nothing else (tables and progress go to standard error)
-    #[arg(long, value_name = "FILE|-")]
-    pub json: Option<JsonTarget>,
-    /// Give up when nothing has moved for this many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
-    pub stall_timeout: u64,
-    /// List every process with its number, and show the servers' log
-    #[arg(short, long)]
-    pub verbose: bool,
+    /// Where results go, and when to give up.
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 fn parse_scale(text: &str) -> Result<f64, String> {
@@ -190,7 +182,8 @@ fn parse_scale(text: &str) -> Result<f64, String> {
 mod tests {
     use clap::{CommandFactory, Parser};
 
-    use super::{Cli, Command, JsonTarget};
+    use super::{Cli, Command};
+    use crate::report::JsonTarget;
 
     #[test]
     fn the_command_line_is_consistent() {
@@ -265,6 +258,6 @@ mod tests {
             panic!("not a repartition");
         };
         assert_eq!((args.key.get(), args.consumers, args.nodes), (2, 8, 2));
-        assert_eq!(args.common.json, Some(JsonTarget::Standard));
+        assert_eq!(args.common.output.json, Some(JsonTarget::Standard));
     }
 }

@@ -83,6 +83,8 @@ impl Children {
         arguments: impl IntoIterator<Item = impl AsRef<OsStr>>,
         variables: &[(&str, &str)],
     ) -> Result<Spawned, BenchError> {
+        let arguments: Vec<_> = arguments.into_iter().collect();
+        check_lengths(&arguments)?;
         let program = std::env::current_exe().attempt(|| "cannot find this program".to_owned())?;
         let mut command = Command::new(&program);
         for (name, _) in std::env::vars_os() {
@@ -128,6 +130,26 @@ impl Children {
             self.attendants.abort_all();
         }
     }
+}
+
+/// The system passes no argument that is longer; what it says then names neither the limit nor the way out.
+fn check_lengths(arguments: &[impl AsRef<OsStr>]) -> Result<(), BenchError> {
+    let longest = arguments
+        .iter()
+        .map(|argument| argument.as_ref().len())
+        .max()
+        .unwrap_or(0);
+    if longest <= LONGEST_ARGUMENT {
+        return Ok(());
+    }
+    let role = arguments
+        .get(1)
+        .map(|role| role.as_ref().to_string_lossy())
+        .unwrap_or_default();
+    Err(BenchError::Usage(format!(
+        "the task of {role} takes {longest} bytes, and the system passes at most {LONGEST_ARGUMENT} to a process in one argument: \
+         fewer producers, consumers or parts for each process"
+    )))
 }
 
 /// Relays what a child says until it has ended, and passes orders on to it.
@@ -223,3 +245,24 @@ pub(crate) fn follow_parent(parent: u32) -> Result<(), BenchError> {
 
 const EVENT_QUEUE: usize = 1024;
 const REAP_TIMEOUT: Duration = Duration::from_secs(5);
+/// MAX_ARG_STRLEN of Linux, without the zero at the end.
+const LONGEST_ARGUMENT: usize = 32 * 4096 - 1;
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::{LONGEST_ARGUMENT, check_lengths};
+
+    #[test]
+    fn a_task_that_the_system_would_not_pass_is_refused_with_its_length() {
+        let arguments = |length: usize| ["worker".to_owned(), "consumer-3@b".to_owned(), "x".repeat(length)];
+        let run = |length| Command::new("true").args(arguments(length)).status();
+        check_lengths(&arguments(LONGEST_ARGUMENT)).expect("just short enough");
+        assert!(run(LONGEST_ARGUMENT).is_ok() && run(LONGEST_ARGUMENT + 1).is_err());
+        let error = check_lengths(&arguments(LONGEST_ARGUMENT + 1))
+            .expect_err("too long")
+            .to_string();
+        assert!(error.contains("consumer-3@b") && error.contains("131072"), "{error}");
+    }
+}

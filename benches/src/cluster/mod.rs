@@ -10,9 +10,11 @@
 //! the kernel (parent-death signal, set by each child at its start).
 
 mod child;
+mod limits;
 mod observe;
 mod server;
 
 pub(crate) use child::{ChildEvent, ChildId, Children, Order, follow_parent};
+pub(crate) use limits::{bind_to, raise_open_files};
 pub(crate) use observe::Peaks;
 pub(crate) use server::{Server, ServerOptions, node_name, serve};

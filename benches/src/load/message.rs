@@ -8,7 +8,7 @@ use super::latency::LatencyLoad;
 use super::pattern::Totals;
 use crate::clock::Moment;
 use crate::executor::ExecutorError;
-use crate::peers::{PairLoad, RelayLoad};
+use crate::peers::{CarrierLoad, PairLoad, RelayLoad};
 
 pub(crate) use crate::executor::emit;
 
@@ -29,6 +29,8 @@ pub(crate) enum Task {
     Consume(ConsumeLoad),
     /// Be one end of a pair without a server.
     Pair(PairLoad),
+    /// Stand between two ends of a pair.
+    Carry(CarrierLoad),
     /// Be one end of a latency measurement through servers.
     Latency(LatencyLoad),
     /// Be part of a chain without a server.

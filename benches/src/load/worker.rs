@@ -26,6 +26,7 @@ pub(crate) fn execute(role: &str, spec: &str) -> ExitCode {
         Task::Consume(load) => in_runtime(consume::run(role.to_owned(), load)),
         Task::Latency(load) => in_runtime(latency::run(role.to_owned(), load)),
         Task::Pair(load) => peers::run(&load),
+        Task::Carry(load) => peers::carry(&load),
         Task::Relay(load) => peers::relay(load),
     };
     match result {

@@ -10,7 +10,7 @@ use rustix::net::{
     SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind, connect, listen, recvmsg, sendmsg, socket_with,
 };
 
-use super::{PairLoad, failed};
+use super::failed;
 use crate::executor::ExecutorError;
 use crate::load::{Event, emit};
 
@@ -57,10 +57,15 @@ pub(super) fn meet_giver(path: &str) -> Result<(OwnedFd, Vec<OwnedFd>), Executor
     Ok((socket, descriptors))
 }
 
-/// The pieces as the taker sees them: read-only.
-pub(super) fn map_pieces(load: &PairLoad, descriptor: Option<&OwnedFd>) -> Result<MappedArena, ExecutorError> {
-    let descriptor = descriptor.ok_or_else(|| ExecutorError::Other("no memory came".to_owned()))?;
-    MappedArena::map_readonly(descriptor.as_fd(), load.buffers, load.piece_bytes).map_err(failed("mapping"))
+/// The descriptor of the pieces: the first that came.
+pub(super) fn pieces_of(descriptors: &[OwnedFd]) -> Result<&OwnedFd, ExecutorError> {
+    let first = descriptors.first();
+    first.ok_or_else(|| ExecutorError::Other("no memory came".to_owned()))
+}
+
+/// The pieces as everyone but the giver sees them: read-only.
+pub(super) fn map_pieces(pieces: &OwnedFd, buffers: u32, piece_bytes: u32) -> Result<MappedArena, ExecutorError> {
+    MappedArena::map_readonly(pieces.as_fd(), buffers, piece_bytes).map_err(failed("mapping"))
 }
 
 fn socket() -> Result<OwnedFd, ExecutorError> {

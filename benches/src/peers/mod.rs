@@ -6,12 +6,15 @@
 //! packets  giver --- slot numbers, several a message, SOCK_SEQPACKET -------------> taker
 //! unix     giver --- the bytes, through a Unix stream ----------------------------> taker
 //! tcp      giver --- the bytes, through TCP over loopback -------------------------> taker
+//! relay    giver --- packets ---> relay --- packets ---------------------------------> taker
+//! remote_relay  giver --- packets ---> sender === the bytes, TCP ===> receiver --- packets ---> taker
 //! flight   giver --- record batches, Arrow Flight do_get (feature `peers`) --------> taker
 //! ```
 //!
 //! Except for Flight: blocking calls, one thread, buffers that are allocated once: nothing stands between the work and
 //! the kernel.
 
+mod carrier;
 #[cfg(feature = "peers")]
 mod flight;
 mod memory;
@@ -20,6 +23,7 @@ mod relay;
 mod ring;
 mod stream;
 
+pub(crate) use carrier::{Carrier, CarrierLoad, run as carry};
 pub(crate) use relay::{Place, RelayLoad, run as relay};
 
 use serde::{Deserialize, Serialize};

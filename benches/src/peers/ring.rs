@@ -18,7 +18,7 @@ use buffer_pool::{MappedArena, SharedWords};
 use rustix::io::Errno;
 use rustix::thread::futex;
 
-use super::memory::{make, map_pieces, meet_giver, meet_taker};
+use super::memory::{make, map_pieces, meet_giver, meet_taker, pieces_of};
 use super::{End, PairLoad, changed, failed};
 use crate::executor::ExecutorError;
 use crate::load::{Done, Filler, Reader, wait_for_go};
@@ -34,7 +34,7 @@ pub(super) fn run(load: &PairLoad) -> Result<Done, ExecutorError> {
         }
         End::Take { address } => {
             let (_socket, descriptors) = meet_giver(address)?;
-            let arena = map_pieces(load, descriptors.first())?;
+            let arena = map_pieces(pieces_of(&descriptors)?, load.buffers, load.piece_bytes)?;
             let rings = descriptors
                 .get(1)
                 .ok_or_else(|| ExecutorError::Other("no rings came".to_owned()))?;

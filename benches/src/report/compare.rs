@@ -23,6 +23,8 @@ pub struct CompareReport {
     pub streams: u32,
     /// Buffers in circulation for each of them.
     pub buffers: u32,
+    /// The cores to which every process of every side was bound; none: they went where the system put them.
+    pub cores: Option<Vec<usize>>,
     /// All sides, without checksums and then with them.
     pub sides: Vec<Side>,
     /// Of the medians without checksums.
@@ -45,7 +47,7 @@ pub struct CompareReport {
 /// One side of the comparison, in one of its two runs.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Side {
-    /// `local`, `ring`, `unix_stream`, `remote`, `tcp` or `flight`.
+    /// `local`, `ring`, `relay`, `unix_stream`, `remote`, `remote_relay`, `tcp` or `flight`.
     pub name: &'static str,
     /// Whether every piece had a checksum that was made and checked.
     pub checksums: bool,
@@ -77,10 +79,14 @@ pub struct Variant {
 pub struct Ratios {
     /// Local path to the bare pair of processes over shared memory.
     pub local_vs_ring: Option<Ratio>,
+    /// Local path to a giver and a taker with a bare relay between them: as many processes, and nothing to do but to pass on.
+    pub local_vs_relay: Option<Ratio>,
     /// Local path to a Unix stream.
     pub local_vs_unix_stream: Option<Ratio>,
     /// Remote path to a plain TCP program.
     pub remote_vs_tcp: Option<Ratio>,
+    /// Remote path to a giver and a taker with two bare relays and TCP between them.
+    pub remote_vs_relay: Option<Ratio>,
     /// Remote path to Arrow Flight.
     pub remote_vs_flight: Option<Ratio>,
 }
@@ -164,6 +170,7 @@ impl CompareReport {
                 "noise",
                 format!("the range is {share:.0} % of the median, in the middle of all sides: {judgement}"),
             )
+            .row("cores", cores(self.cores.as_deref()))
             .row("sent by", self.strategy.unwrap_or("not reported"));
         for (name, figures) in [
             ("latency, local", &self.local_latency),
@@ -175,12 +182,24 @@ impl CompareReport {
     }
 }
 
+fn cores(bound: Option<&[usize]>) -> String {
+    bound.map_or_else(
+        || "not bound: where the system put them".to_owned(),
+        |cores| {
+            let names: Vec<String> = cores.iter().map(usize::to_string).collect();
+            format!("all processes of all sides on {}", names.join(", "))
+        },
+    )
+}
+
 impl Ratios {
-    fn named(&self) -> [(&'static str, Option<Ratio>); 4] {
+    fn named(&self) -> [(&'static str, Option<Ratio>); 6] {
         [
             ("local_vs_ring", self.local_vs_ring),
+            ("local_vs_relay", self.local_vs_relay),
             ("local_vs_unix_stream", self.local_vs_unix_stream),
             ("remote_vs_tcp", self.remote_vs_tcp),
+            ("remote_vs_relay", self.remote_vs_relay),
             ("remote_vs_flight", self.remote_vs_flight),
         ]
     }

@@ -16,11 +16,12 @@ pub(crate) use table::{bytes, grouped};
 pub use throughput::ThroughputReport;
 
 use std::fmt::Display;
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use rustix::fs::{Access, access};
 use serde::Serialize;
 
 use crate::error::{Attempt, BenchError};
@@ -46,6 +47,37 @@ impl FromStr for JsonTarget {
 }
 
 impl JsonTarget {
+    /// Whether it can be written, as far as can be told without doing it.
+    ///
+    /// # Errors
+    /// The folder does not exist, or the file or the folder may not be written.
+    pub(crate) fn check(&self) -> Result<(), BenchError> {
+        let Self::File(path) = self else {
+            return Ok(());
+        };
+        let refuse = |why: &str| {
+            Err(BenchError::Usage(format!(
+                "cannot write --json {}: {why}",
+                path.display()
+            )))
+        };
+        if path.is_dir() {
+            return refuse("it is a folder");
+        }
+        if path.exists() {
+            let opened = OpenOptions::new().write(true).open(path);
+            return opened.map_or_else(|error| refuse(&error.to_string()), |_| Ok(()));
+        }
+        let folder = match path.parent() {
+            Some(folder) if folder != Path::new("") => folder,
+            _ => Path::new("."),
+        };
+        if !folder.is_dir() {
+            return refuse(&format!("there is no folder {}", folder.display()));
+        }
+        access(folder, Access::WRITE_OK).or_else(|error| refuse(&format!("{}: {error}", folder.display())))
+    }
+
     /// Writes one object and a line end.
     ///
     /// # Errors
@@ -102,5 +134,29 @@ mod tests {
             .expect("written");
         let text = std::fs::read_to_string(&path).expect("read");
         assert_eq!(text, "{\n  \"scenario\": \"x\"\n}\n");
+    }
+
+    #[test]
+    fn what_cannot_be_written_is_known_before_the_work() {
+        let dir = tempfile::tempdir().expect("folder");
+        let check = |path: std::path::PathBuf| JsonTarget::File(path).check().map_err(|error| error.to_string());
+        check(dir.path().join("new.json")).expect("can be made");
+        assert!(!dir.path().join("new.json").exists(), "nothing is made yet");
+        std::fs::write(dir.path().join("old.json"), "x").expect("written");
+        check(dir.path().join("old.json")).expect("can be replaced");
+        check("here.json".into()).expect("in this folder");
+        JsonTarget::Standard.check().expect("always there");
+        let missing = check(dir.path().join("missing/out.json")).expect_err("no folder");
+        assert!(
+            missing.contains("there is no folder") && missing.contains("missing"),
+            "{missing}"
+        );
+        assert!(
+            check(dir.path().to_owned())
+                .expect_err("a folder")
+                .contains("it is a folder")
+        );
+        let below_a_file = check(dir.path().join("old.json/out.json")).expect_err("not a folder");
+        assert!(below_a_file.contains("there is no folder"), "{below_a_file}");
     }
 }

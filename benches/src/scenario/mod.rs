@@ -53,6 +53,6 @@ fn publish(
     for problem in &problems {
         console.say(format!("not verified: {problem}"));
     }
-    report::publish(&report, &report.table(), common.json.as_ref())?;
+    report::publish(&report, &report.table(), common.output.json.as_ref())?;
     Ok(report)
 }

@@ -74,8 +74,8 @@ impl Plan {
             sources,
             consumers,
             feed: None,
-            stall_timeout: Duration::from_secs(common.stall_timeout),
-            verbose: common.verbose,
+            stall_timeout: Duration::from_secs(common.output.stall_timeout),
+            verbose: common.output.verbose,
             total: None,
         })
     }

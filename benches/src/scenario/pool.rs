@@ -92,15 +92,17 @@ const EXTENT: u64 = 8;
 #[cfg(test)]
 mod tests {
     use super::{Guarantees, PoolSize};
-    use crate::cli::CommonArgs;
+    use crate::cli::{CommonArgs, OutputArgs};
 
     fn common(pool_buffers: Option<u32>, buffer_size: Option<u32>) -> CommonArgs {
         CommonArgs {
             pool_buffers,
             buffer_size,
-            json: None,
-            stall_timeout: 60,
-            verbose: false,
+            output: OutputArgs {
+                json: None,
+                stall_timeout: 60,
+                verbose: false,
+            },
         }
     }
 

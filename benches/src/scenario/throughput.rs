@@ -1,12 +1,9 @@
 //! `throughput`: made bytes from producers to consumers, as fast as they go.
 
-use std::time::Duration;
-
 use super::measure::{Delivery, Load, Spread, copied_ratio, rounded, until_interrupted};
 use crate::cli::ThroughputArgs;
 use crate::console::Console;
 use crate::error::BenchError;
-use crate::load::Flush;
 use crate::report::{ThroughputReport, publish};
 
 /// Runs the measurement; whether it was verified.
@@ -33,27 +30,15 @@ fn load(args: &ThroughputArgs) -> Result<Load, BenchError> {
             args.consumers
         )));
     }
-    let measure = &args.measure;
     Ok(Load {
-        path: args.path,
         producers: args.producers,
         consumers: args.consumers,
         subpartitions,
         active: subpartitions,
-        burst: 1,
-        channel_width: None,
-        buffer_bytes: measure.buffer_size,
         record_bytes: args.record_size,
-        bytes: measure.bytes,
-        buffers: measure.buffers,
         exclusive: args.exclusive,
-        flush: Flush::Every { milliseconds: 100 },
         checksums: !args.no_checksums,
-        send: measure.send,
-        turn: measure.turn,
-        server_options: measure.server_options.clone(),
-        stall_timeout: Duration::from_secs(measure.output.stall_timeout),
-        verbose: measure.output.verbose,
+        ..Load::new(args.path, &args.measure)
     })
 }
 

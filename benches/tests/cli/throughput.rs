@@ -53,6 +53,7 @@ fn what_makes_no_sense_is_refused_before_anything_starts() {
         (&["--record-size", "100"], "a multiple of 8"),
         (&["--buffer-size", "1000"], "a multiple of 4096"),
         (&["--bytes", "1.5g"], "a whole number of bytes"),
+        (&["--json", "missing/out.json"], "there is no folder missing"),
     ] {
         let output = command(&["throughput"], temporary.path())
             .args(arguments)

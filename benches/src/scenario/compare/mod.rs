@@ -1,8 +1,8 @@
 //! `compare`: the service beside what people would use instead, in one run.
 //!
 //! ```text
-//! round 1:  local  ring  packets ..  tcp  flight     without checksums, then with them
-//! round 2:  flight tcp ..  packets  ring  local      the other way round
+//! round 1:  local  ring  relay ..  tcp  flight     without checksums, then with them
+//! round 2:  flight tcp ..  relay  ring  local      the other way round
 //! round 3:  ..
 //! ```
 //!
@@ -18,6 +18,7 @@ use verdict::{Sample, report};
 use super::latency::{self, Probe};
 use super::measure::until_interrupted;
 use crate::cli::{CompareArgs, NodePath};
+use crate::cluster::bind_to;
 use crate::console::Console;
 use crate::error::BenchError;
 use crate::report::publish;
@@ -29,6 +30,9 @@ use crate::report::publish;
 pub(crate) async fn compare(args: &CompareArgs, console: &mut Console) -> Result<bool, BenchError> {
     if cfg!(not(feature = "peers")) {
         console.say("built without the feature `peers`: Arrow Flight does not take part");
+    }
+    if let Some(cores) = &args.cores {
+        bind_to(cores)?;
     }
     let contenders = contenders(args);
     let (samples, latencies) = until_interrupted(measure(args, &contenders, console)).await?;

@@ -54,6 +54,7 @@ pub(super) fn report(args: &CompareArgs, samples: &[Sample], latencies: &[(NodeP
         rounds: args.measure.rounds,
         streams: args.streams,
         buffers: args.measure.buffers,
+        cores: args.cores.clone(),
         ratios: ratios(&sides, false),
         ratios_with_checksums: ratios(&sides, true),
         noise: rounded(Spread::of(&sides.iter().map(Side::noise).collect::<Vec<_>>()).median),
@@ -115,8 +116,10 @@ fn ratios(sides: &[Side], checksums: bool) -> Ratios {
     };
     Ratios {
         local_vs_ring: ratio("local", "ring"),
+        local_vs_relay: ratio("local", "relay"),
         local_vs_unix_stream: ratio("local", "unix_stream"),
         remote_vs_tcp: ratio("remote", "tcp"),
+        remote_vs_relay: ratio("remote", "remote_relay"),
         remote_vs_flight: ratio("remote", "flight"),
     }
 }
@@ -147,14 +150,16 @@ mod tests {
             sample("ring", "fast", 10.0),
             sample("ring", "slow", 8.0),
             sample("ring", "fast", 10.2),
+            sample("relay", "x", 8.0),
+            sample("relay", "x", 8.2),
             sample("unix_stream", "x", 1.0),
             sample("unix_stream", "x", 9.0),
         ];
-        let sides: Vec<_> = ["local", "ring", "unix_stream", "tcp"]
+        let sides: Vec<_> = ["local", "ring", "relay", "unix_stream", "remote_relay", "tcp"]
             .iter()
             .filter_map(|name| side(name, false, &samples))
             .collect();
-        assert_eq!(sides.len(), 3);
+        assert_eq!(sides.len(), 4);
         assert_eq!((sides[1].best.variant.as_str(), sides[1].variants.len()), ("fast", 2));
         let ratios = ratios(&sides, false);
         let (ring, stream) = (
@@ -163,6 +168,8 @@ mod tests {
         );
         assert!((ring.value - 6.1 / 10.1).abs() < 1e-6 && ring.called);
         assert!((stream.value - 1.22).abs() < 1e-6 && !stream.called);
-        assert!(ratios.remote_vs_tcp.is_none());
+        let relay = ratios.local_vs_relay.expect("both");
+        assert!((relay.value - 6.1 / 8.1).abs() < 1e-6 && relay.called);
+        assert!(ratios.remote_vs_tcp.is_none() && ratios.remote_vs_relay.is_none());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Load (ours) --+--> Stage: servers, workers, ready, go, done --> Performance: seconds, CPU, totals
-//! Pair (peers) -+                                                     --> Spread over the rounds
+//! Pairs (peers) +                                                     --> Spread over the rounds
 //! ```
 
 mod cpu;
@@ -14,7 +14,7 @@ mod stats;
 
 pub(crate) use delivery::Delivery;
 pub(crate) use ours::Load;
-pub(crate) use pair::Pairs;
+pub(crate) use pair::{Between, Pairs};
 pub(crate) use stage::Stage;
 pub(crate) use stats::{Spread, copied_ratio, rounded};
 

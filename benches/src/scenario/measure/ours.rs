@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::delivery::Delivery;
 use super::stage::{Performance, Stage};
-use crate::cli::{NodePath, SendStrategy};
+use crate::cli::{MeasureArgs, NodePath, SendStrategy};
 use crate::cluster::{Server, ServerOptions};
 use crate::console::Console;
 use crate::error::BenchError;
@@ -44,6 +44,31 @@ pub(crate) struct Load {
 }
 
 impl Load {
+    /// What every measurement starts from: one producer, one consumer, whole buffers with checksums.
+    pub(crate) fn new(path: NodePath, measure: &MeasureArgs) -> Self {
+        Self {
+            path,
+            producers: 1,
+            consumers: 1,
+            subpartitions: 1,
+            active: 1,
+            burst: 1,
+            channel_width: None,
+            buffer_bytes: measure.buffer_size,
+            record_bytes: 0,
+            bytes: measure.bytes,
+            buffers: measure.buffers,
+            exclusive: 2,
+            flush: Flush::Every { milliseconds: 100 },
+            checksums: true,
+            send: measure.send,
+            turn: measure.turn.unwrap_or(TURN),
+            server_options: measure.server_options.clone(),
+            stall_timeout: Duration::from_secs(measure.output.stall_timeout),
+            verbose: measure.output.verbose,
+        }
+    }
+
     /// Delivers once.
     pub(crate) async fn deliver(&self, console: &mut Console) -> Result<Delivery, BenchError> {
         let mut stage = Stage::open(self.stall_timeout, self.verbose)?;
@@ -183,5 +208,7 @@ impl Load {
 }
 
 const JOB: u64 = 1;
+/// Buffers that a worker takes in one go unless it is told otherwise.
+const TURN: u32 = 8;
 /// Buffers that move at a time.
 const EXTENT: u32 = 8;

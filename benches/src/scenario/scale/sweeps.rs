@@ -1,7 +1,5 @@
 //! The settings of all sweeps. Everything that a sweep does not vary is as in `throughput --path remote`.
 
-use std::time::Duration;
-
 use crate::cli::{NodePath, ScaleArgs, Sweep};
 use crate::load::Flush;
 use crate::scenario::measure::Load;
@@ -41,28 +39,7 @@ pub(super) fn settings(args: &ScaleArgs) -> Vec<Setting> {
 
 /// What every point starts from.
 fn base(args: &ScaleArgs) -> Load {
-    let measure = &args.measure;
-    Load {
-        path: NodePath::Remote,
-        producers: 1,
-        consumers: 1,
-        subpartitions: 1,
-        active: 1,
-        burst: 1,
-        channel_width: None,
-        buffer_bytes: measure.buffer_size,
-        record_bytes: 0,
-        bytes: measure.bytes,
-        buffers: measure.buffers,
-        exclusive: 2,
-        flush: Flush::Every { milliseconds: 100 },
-        checksums: true,
-        send: measure.send,
-        turn: measure.turn,
-        server_options: measure.server_options.clone(),
-        stall_timeout: Duration::from_secs(measure.output.stall_timeout),
-        verbose: measure.output.verbose,
-    }
+    Load::new(NodePath::Remote, &args.measure)
 }
 
 fn channels(args: &ScaleArgs) -> Vec<Setting> {
