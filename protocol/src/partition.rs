@@ -108,6 +108,41 @@ pub enum BufferKind {
     Event,
 }
 
+/// How the payload of one buffer is packed. Length, checksum, counts of bytes and digest are of what travels, so nobody but
+/// the reader unpacks it.
+///
+/// A packed payload is its length before packing, in 4 bytes, little-endian, and then the packed bytes: a block of LZ4
+/// (without its own length), or one frame of Zstandard.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Codec {
+    /// As its writer filled it.
+    #[default]
+    Plain,
+    /// A block of LZ4.
+    Lz4,
+    /// A frame of Zstandard.
+    Zstd,
+}
+
+impl Codec {
+    pub(crate) const fn to_wire(self) -> u16 {
+        match self {
+            Self::Plain => 0,
+            Self::Lz4 => 1,
+            Self::Zstd => 2,
+        }
+    }
+
+    pub(crate) const fn from_wire(codec: u16) -> Option<Self> {
+        match codec {
+            0 => Some(Self::Plain),
+            1 => Some(Self::Lz4),
+            2 => Some(Self::Zstd),
+            _ => None,
+        }
+    }
+}
+
 /// Digest of the buffers of one subpartition, in order.
 ///
 /// It folds the checksum that each buffer carries anyway, so it costs no pass over the payload:

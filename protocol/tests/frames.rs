@@ -12,7 +12,7 @@ use shuffle_protocol::frame::{
 };
 use shuffle_protocol::ids::{Sequence, StreamId, SubpartitionIndex, WriterId};
 use shuffle_protocol::limits::{MAX_BATCH_ENTRIES, MAX_BUFFER_BYTES};
-use shuffle_protocol::partition::{BufferKind, Digest, Totals};
+use shuffle_protocol::partition::{BufferKind, Codec, Digest, Totals};
 
 fn decode_all(wire: &[u8]) -> Vec<Event> {
     let (found, end) = events(&mut Deframer::new(), wire, wire.len());
@@ -30,7 +30,7 @@ prop_compose! {
     fn slots()(
         numbers: [u32; 4], sequence: u64, place in (0..=MAX_BUFFER_BYTES).prop_flat_map(|offset|
             (Just(offset), 0..=MAX_BUFFER_BYTES - offset)),
-        records: u32, backlog: u32, flags: [bool; 5],
+        records: u32, backlog: u32, flags: [bool; 5], codec in 0..3usize,
     ) -> SlotEntry {
         SlotEntry {
             stream: StreamId::new(numbers[0]),
@@ -47,6 +47,7 @@ prop_compose! {
             continues: flags[2],
             partial_start: flags[3],
             unchecked: flags[4],
+            codec: [Codec::Plain, Codec::Lz4, Codec::Zstd][codec],
         }
     }
 }

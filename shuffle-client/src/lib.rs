@@ -84,10 +84,12 @@
 struct Readme;
 
 mod attach;
+mod codec;
 mod consumer;
 mod producer;
 
 pub use attach::{AttachOptions, SOCKET_VARIABLE, Session};
+pub use codec::Compression;
 pub use consumer::{
     Buffer, BufferOrEvent, ChannelSpec, EndOfSubpartition, Event, Gate, GateSpec, GateStats, Record, RecordOrEvent,
 };

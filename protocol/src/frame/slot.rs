@@ -7,7 +7,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 use super::{Entry, EntryError};
 use crate::ids::{Sequence, StreamId, SubpartitionIndex, WriterId};
 use crate::limits::MAX_BUFFER_BYTES;
-use crate::partition::BufferKind;
+use crate::partition::{BufferKind, Codec};
 
 /// Which of the two arenas of a job a slot belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
@@ -52,6 +52,8 @@ pub struct SlotEntry {
     pub partial_start: bool,
     /// Its writer makes no checksums: there is none to check it against.
     pub unchecked: bool,
+    /// How its writer packed the payload.
+    pub codec: Codec,
 }
 
 impl SlotEntry {
@@ -64,6 +66,8 @@ impl SlotEntry {
 const CONTINUES: u16 = 1;
 const PARTIAL_START: u16 = 2;
 const UNCHECKED: u16 = 4;
+const CODEC_SHIFT: u32 = 3;
+const CODEC: u16 = 3 << CODEC_SHIFT;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -107,7 +111,7 @@ impl Entry for SlotEntry {
                 BufferKind::Data => 0,
                 BufferKind::Event => 1,
             },
-            flags: (continues | partial_start | unchecked).into(),
+            flags: (continues | partial_start | unchecked | (self.codec.to_wire() << CODEC_SHIFT)).into(),
             reserved: U32::new(0),
         };
         out.put_slice(wire.as_bytes());
@@ -120,9 +124,11 @@ impl Entry for SlotEntry {
             return Err(EntryError::Range { offset, length });
         }
         let flags = wire.flags.get();
-        if flags & !(CONTINUES | PARTIAL_START | UNCHECKED) != 0 {
+        let codec = Codec::from_wire((flags & CODEC) >> CODEC_SHIFT);
+        let known = flags & !(CONTINUES | PARTIAL_START | UNCHECKED | CODEC) == 0;
+        let Some(codec) = codec.filter(|_| known) else {
             return Err(EntryError::Flags(flags.into()));
-        }
+        };
         if wire.reserved.get() != 0 {
             return Err(EntryError::Reserved);
         }
@@ -145,6 +151,7 @@ impl Entry for SlotEntry {
             continues: flags & CONTINUES != 0,
             partial_start: flags & PARTIAL_START != 0,
             unchecked: flags & UNCHECKED != 0,
+            codec,
         })
     }
 }

@@ -94,4 +94,6 @@ pub struct GateStats {
     pub local_bytes: u64,
     /// Payload bytes that came from other nodes.
     pub remote_bytes: u64,
+    /// Payload bytes as their writers filled them: more than came, where they were packed.
+    pub unpacked_bytes: u64,
 }

@@ -57,6 +57,10 @@ impl Registration {
         self.session.facts().job
     }
 
+    pub(super) fn buffer_bytes(&self) -> usize {
+        usize::try_from(self.session.facts().buffer_bytes).expect("invariant: Linux has at least 32 bits")
+    }
+
     pub(super) fn max_record_bytes(&self) -> u64 {
         self.session.facts().max_record_bytes
     }

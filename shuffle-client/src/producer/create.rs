@@ -84,6 +84,7 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
         max_record: usize::try_from(facts.max_record_bytes).unwrap_or(usize::MAX),
         after_each_record: spec.flush_interval == FlushInterval::AfterEachRecord,
         checksums: spec.checksums,
+        compression: spec.compression,
     };
     let writer = Arc::new(WriterShared::new(partition, config));
     let mut registration = Registration::new(session.clone(), writer)?;
@@ -135,5 +136,6 @@ fn check(spec: &PartitionSpec) -> Result<()> {
             ),
         ));
     }
+    spec.compression.check()?;
     spec.kind.validate()
 }

@@ -7,6 +7,7 @@ use shuffle_protocol::ids::{PartitionId, RequestId, WriterId};
 use shuffle_protocol::partition::{GroupRef, PartitionKind};
 
 use super::selector::Selector;
+use crate::codec::Compression;
 
 /// When a buffer that is only partly filled leaves its writer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,6 +43,7 @@ pub struct PartitionSpec {
     pub(crate) determinate: bool,
     pub(crate) max_queued: Option<u32>,
     pub(crate) checksums: bool,
+    pub(crate) compression: Compression,
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -62,6 +64,7 @@ impl PartitionSpec {
             determinate: true,
             max_queued: None,
             checksums: true,
+            compression: Compression::None,
             timeout: None,
         }
     }
@@ -132,6 +135,14 @@ impl PartitionSpec {
     #[must_use]
     pub fn checksums(mut self, checksums: bool) -> Self {
         self.checksums = checksums;
+        self
+    }
+
+    /// Whether and how buffers are packed, each by itself (default: not). Its readers unpack it to the heap; what does not get
+    /// smaller travels as it is. Worth it where the network or a disk is slower than the processor.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
         self
     }
 

@@ -28,10 +28,12 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub struct FinishReport {
     /// Buffers, records, bytes and digest of each subpartition, in order.
     pub subpartitions: Vec<Totals>,
+    /// Payload bytes before they were packed; as many as [`FinishReport::bytes`] without compression.
+    pub unpacked_bytes: u64,
 }
 
 impl FinishReport {
-    /// Payload bytes of all subpartitions: records with their length prefixes, and events.
+    /// Payload bytes of all subpartitions as they travel: records with their length prefixes, and events.
     pub fn bytes(&self) -> u64 {
         self.subpartitions.iter().map(|totals| totals.bytes).sum()
     }
@@ -268,7 +270,8 @@ impl Writer {
     pub async fn finish(mut self) -> Result<FinishReport> {
         self.flush().await?;
         let (session, writer) = (self.session().clone(), self.shared().clone());
-        let (totals, unused) = self.with(|core| Ok((core.totals(), core.take_unsent())))?;
+        let (totals, unpacked_bytes, unused) =
+            self.with(|core| Ok((core.totals(), core.unpacked_bytes(), core.take_unsent())))?;
         release(writer.id, unused, session.outbox());
         let message = finish_message(&totals);
         let finished = request(&session, "finishing a partition", None, |request| {
@@ -282,7 +285,10 @@ impl Writer {
         match finished {
             Ok(_) => {
                 self.registration.close(ended("the partition is finished"));
-                Ok(FinishReport { subpartitions: totals })
+                Ok(FinishReport {
+                    subpartitions: totals,
+                    unpacked_bytes,
+                })
             }
             // Dropping the writer aborts it. A failure that was told meanwhile is the cause.
             Err(error) => Err(self

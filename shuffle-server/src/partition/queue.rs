@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 
 use shuffle_protocol::frame::SlotEntry;
-use shuffle_protocol::partition::{BufferKind, Totals};
+use shuffle_protocol::partition::{BufferKind, Codec, Totals};
 
 use super::OutletNo;
 
@@ -25,6 +25,7 @@ pub(crate) struct Buffered {
     pub(crate) continues: bool,
     pub(crate) partial_start: bool,
     pub(crate) unchecked: bool,
+    pub(crate) codec: Codec,
 }
 
 impl Buffered {
@@ -39,6 +40,7 @@ impl Buffered {
             continues: entry.continues,
             partial_start: entry.partial_start,
             unchecked: entry.unchecked,
+            codec: entry.codec,
         }
     }
 }

@@ -171,6 +171,7 @@ impl<B: Backing> Node<B> {
                         continues: buffer.continues,
                         partial_start: buffer.partial_start,
                         unchecked: buffer.unchecked,
+                        codec: buffer.codec,
                     };
                     out.push(Output::Slot { entry, slot });
                 }

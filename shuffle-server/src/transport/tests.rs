@@ -7,7 +7,7 @@ use std::rc::Rc;
 use buffer_pool::{ArenaFile, ArenaKind, JobKey, MappedArena, SlotRef};
 use proptest::prelude::*;
 use shuffle_protocol::frame::{Arena, Frame, NumberEntry, SlotEntry};
-use shuffle_protocol::partition::BufferKind;
+use shuffle_protocol::partition::{BufferKind, Codec};
 use shuffle_protocol::{Sequence, StreamId, SubpartitionIndex};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -76,6 +76,7 @@ fn entry(number: usize, slot: u32, offset: u32, length: u32) -> SlotEntry {
         continues: false,
         partial_start: false,
         unchecked: false,
+        codec: Codec::Plain,
     }
 }
 

@@ -7,6 +7,7 @@ use shuffle_protocol::frame::SlotEntry;
 use shuffle_protocol::ids::{Sequence, SubpartitionIndex, WriterId};
 use shuffle_protocol::partition::{BufferKind, Totals};
 
+use crate::codec::{Compression, Packer};
 use crate::producer::record::RECORD_PREFIX_BYTES;
 
 /// A granted buffer.
@@ -41,6 +42,7 @@ pub(crate) struct CoreConfig {
     pub(crate) max_record: usize,
     pub(crate) after_each_record: bool,
     pub(crate) checksums: bool,
+    pub(crate) compression: Compression,
 }
 
 /// A buffer that leaves, with its descriptor.
@@ -96,6 +98,9 @@ pub(crate) struct Core<B> {
     pub(super) in_flight: u64,
     pub(super) torn: Option<SubpartitionIndex>,
     pub(super) failure: Option<ShuffleError>,
+    packer: Packer,
+    /// Payload that was handed over, in bytes before it was packed.
+    unpacked_bytes: u64,
 }
 
 /// Granted buffers kept in hand: at first, and at most. Each time the producer has to wait they are doubled, so that a fast one
@@ -127,6 +132,8 @@ impl<B: Space> Core<B> {
             in_flight: 0,
             torn: None,
             failure: None,
+            packer: Packer::new(config.compression),
+            unpacked_bytes: 0,
         }
     }
 
@@ -208,6 +215,11 @@ impl<B: Space> Core<B> {
     /// What was handed over, by subpartition.
     pub(crate) fn totals(&self) -> Vec<Totals> {
         self.subpartitions.iter().map(|sub| sub.totals).collect()
+    }
+
+    /// What was handed over, in bytes before it was packed.
+    pub(crate) fn unpacked_bytes(&self) -> u64 {
+        self.unpacked_bytes
     }
 
     /// Buffers that never leave; the writer is done.
@@ -312,8 +324,10 @@ impl<B: Space> Core<B> {
         true
     }
 
-    pub(super) fn hand_over(&mut self, index: u32, buffer: B, used: usize, records: u32, shape: Shape) {
+    pub(super) fn hand_over(&mut self, index: u32, mut buffer: B, filled: usize, records: u32, shape: Shape) {
         let window = u64::from(self.config.max_queued);
+        let (used, codec) = self.packer.pack(&mut buffer.space()[..filled]);
+        self.unpacked_bytes += u64::try_from(filled).unwrap_or(u64::MAX);
         let sub = &mut self.subpartitions[to_index(index)];
         debug_assert!(sub.handed < sub.limit);
         let checksum = if self.config.checksums {
@@ -335,6 +349,7 @@ impl<B: Space> Core<B> {
             continues: shape.continues,
             partial_start: shape.partial_start,
             unchecked: !self.config.checksums,
+            codec,
             ..SlotEntry::default()
         };
         let before = sub.queued(window);

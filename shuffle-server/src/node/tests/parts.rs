@@ -2,7 +2,7 @@
 
 use buffer_pool::{NetworkPool, NoBacking, PoolConfig};
 use shuffle_protocol::frame::{Arena, Batch, Frame, SlotEntry};
-use shuffle_protocol::partition::BufferKind;
+use shuffle_protocol::partition::{BufferKind, Codec};
 use shuffle_protocol::{
     GroupRef, Incarnation, JobId, NodeAddress, PartitionId, ResultId, Sequence, StreamId, SubpartitionIndex,
 };
@@ -63,6 +63,7 @@ pub(super) fn filled(id: PartitionId, ordinal: u64, slot: u32) -> SlotEntry {
         continues: false,
         partial_start: false,
         unchecked: false,
+        codec: Codec::Plain,
     }
 }
 

@@ -8,6 +8,7 @@ use shuffle_protocol::ids::{SubpartitionIndex, WriterId};
 use shuffle_protocol::partition::{BufferKind, Totals};
 
 use super::super::{Core, CoreConfig, HandOver, Need, Space};
+use crate::codec::Compression;
 use crate::consumer::{Assembly, Cursor};
 use crate::producer::record::Encoder;
 
@@ -42,6 +43,7 @@ pub(super) fn config(subpartitions: u32, max_queued: u32) -> CoreConfig {
         max_record: 1 << 20,
         after_each_record: false,
         checksums: true,
+        compression: Compression::None,
     }
 }
 

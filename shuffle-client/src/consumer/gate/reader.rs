@@ -2,16 +2,16 @@
 
 use shuffle_protocol::control::CancelChannel;
 use shuffle_protocol::control::control::Message;
-use shuffle_protocol::error::{ErrorKind, Initiator, Result, ShuffleError};
-use shuffle_protocol::frame::{NumberEntry, SlotEntry};
-use shuffle_protocol::ids::{Sequence, StreamId, SubpartitionIndex};
+use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
+use shuffle_protocol::frame::SlotEntry;
+use shuffle_protocol::ids::{Sequence, SubpartitionIndex};
 use shuffle_protocol::partition::BufferKind;
 
-use super::demux::{Arrival, Demux, Item, Output};
-use super::item::{Buffer, BufferOrEvent, EndOfSubpartition, Event, GateStats, Record, RecordOrEvent};
-use super::open::Registration;
-use super::record::{Assembly, Cursor, RecordError};
 use crate::attach::{View, notify};
+use crate::consumer::demux::{Arrival, Demux, Item, Output};
+use crate::consumer::item::{Buffer, BufferOrEvent, EndOfSubpartition, GateStats, Record, RecordOrEvent};
+use crate::consumer::open::Registration;
+use crate::consumer::record::{Assembly, Cursor};
 
 /// Reads many channels as one, fairly, in order within each channel.
 ///
@@ -26,14 +26,14 @@ use crate::attach::{View, notify};
 /// cancels what has not ended; buffers that the consumer holds go back one by one as they are dropped.
 pub struct Gate {
     // What has not come out is dropped, and so given back, before the registration closes the gate.
-    current: Option<Current>,
-    demux: Demux<View>,
+    pub(super) current: Option<Current>,
+    pub(super) demux: Demux<View>,
     /// Taken from the inbox, on the way to the demultiplexer.
     arrivals: Vec<(u32, Arrival<View>)>,
-    registration: Registration,
+    pub(super) registration: Registration,
     layer: Option<Layer>,
-    failed: Option<ShuffleError>,
-    stats: GateStats,
+    pub(super) failed: Option<ShuffleError>,
+    pub(super) stats: GateStats,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -43,7 +43,7 @@ enum Layer {
 }
 
 /// The buffer whose records come out.
-struct Current {
+pub(super) struct Current {
     channel: u32,
     subpartition: SubpartitionIndex,
     sequence: Sequence,
@@ -55,7 +55,7 @@ struct Current {
 }
 
 impl Gate {
-    pub(super) fn new(registration: Registration, demux: Demux<View>) -> Self {
+    pub(in crate::consumer) fn new(registration: Registration, demux: Demux<View>) -> Self {
         Self {
             registration,
             demux,
@@ -91,7 +91,7 @@ impl Gate {
                 Item::Buffer(entry, view) => BufferOrEvent::Buffer(Buffer {
                     channel,
                     subpartition: entry.subpartition,
-                    bytes: view.into_bytes(),
+                    bytes: self.unpack(channel, &entry, view)?,
                     records: entry.records,
                     partial_start: entry.partial_start,
                 }),
@@ -197,12 +197,13 @@ impl Gate {
         if let Err(error) = assembly.handle_buffer(entry.partial_start) {
             return Err(self.fail_in(channel, subpartition, error));
         }
+        let bytes = self.unpack(channel, entry, view)?;
         self.current = Some(Current {
             channel,
             subpartition,
             sequence: entry.sequence,
             records: entry.records,
-            cursor: Cursor::new(view.into_bytes()),
+            cursor: Cursor::new(bytes),
             assembly,
         });
         Ok(())
@@ -311,73 +312,6 @@ impl Gate {
         }
         self.arrivals = arrivals;
         Ok(())
-    }
-
-    fn handle_output(&mut self, output: &Output<View>) {
-        let (stream, below): (StreamId, Sequence) = output.ack;
-        if let Item::Buffer(_, view) = &output.item {
-            let bytes = u64::try_from(view.as_ref().len()).unwrap_or(u64::MAX);
-            self.stats.buffers += 1;
-            if view.is_local() {
-                self.stats.local_bytes += bytes;
-            } else {
-                self.stats.remote_bytes += bytes;
-            }
-        }
-        if !matches!(output.item, Item::EndOfChannel) {
-            let ack = NumberEntry {
-                stream,
-                number: below.value(),
-                ..NumberEntry::default()
-            };
-            self.registration.session().outbox().push(|out| out.ack(ack));
-        }
-    }
-
-    fn handle_event(&mut self, channel: u32, entry: &SlotEntry, view: View) -> Result<Option<Event>> {
-        let subpartition = entry.subpartition;
-        let max_bytes = self.registration.max_record_bytes();
-        let progress = self
-            .demux
-            .channel_mut(channel)
-            .and_then(|channel| channel.progress(subpartition));
-        let progress = progress.expect("invariant: a buffer that came out is counted");
-        match progress
-            .event
-            .handle_part(view.into_bytes(), entry.continues, max_bytes)
-        {
-            Ok(event) => Ok(event.map(|bytes| Event {
-                channel,
-                subpartition,
-                bytes,
-            })),
-            Err(error) => Err(self.fail_in(channel, subpartition, error)),
-        }
-    }
-
-    fn fail_in(&mut self, channel: u32, subpartition: SubpartitionIndex, error: RecordError) -> ShuffleError {
-        let kind = match error {
-            RecordError::TooLarge { bytes, max_bytes } => ErrorKind::RecordTooLarge { bytes, max_bytes },
-            RecordError::NoStart | RecordError::NoEnd { .. } => ErrorKind::Protocol,
-        };
-        let error = ShuffleError::new(kind, error.to_string())
-            .by(Initiator::Peer)
-            .subpartition(subpartition);
-        self.fail(Some(channel), error)
-    }
-
-    /// The gate has failed, for good: drops what has not come out.
-    fn fail(&mut self, channel: Option<u32>, error: ShuffleError) -> ShuffleError {
-        let error = match channel.and_then(|index| self.demux.channel(index)) {
-            Some(channel) => channel.locate(error),
-            None => error,
-        };
-        let error = error.job(self.registration.job());
-        self.registration.inbox().handle_failure(None, error.clone());
-        self.demux = Demux::new(Vec::new());
-        self.current = None;
-        self.failed = Some(error.clone());
-        error
     }
 }
 
