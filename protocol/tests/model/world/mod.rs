@@ -183,8 +183,11 @@ impl World {
     pub(crate) fn end(&mut self) {
         self.step(Op::Connect);
         (0..MOST_CHANNELS).for_each(|at| self.step(Op::Finish(at)));
+        // One buffer may be all that goes round: then each item takes one.
+        let queued: usize = self.channels.iter().map(|channel| channel.queue.len()).sum();
         let items: u64 = self.channels.iter().map(|channel| channel.produced + 64).sum();
-        for _ in 0..items + 64 {
+        let rounds = items + u64::try_from(queued).expect("64 bits fit") + 64;
+        for _ in 0..rounds {
             self.step(Op::Assign);
             (0..MOST_CHANNELS).for_each(|at| self.step(Op::Tell(at)));
             self.step(Op::ArriveUp(self.up.len()));
