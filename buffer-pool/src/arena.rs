@@ -26,7 +26,7 @@ use rustix::{
 };
 
 use crate::{
-    buffer::{Home, Shared, Writable},
+    buffer::{Home, Leased, Shared, Writable},
     file_range::FileRange,
     ids::to_usize,
     region::{LeaseError, Region, SharedWords},
@@ -215,6 +215,15 @@ impl MappedArena {
         Ok(SharedWords::new(self.region.lease_exclusive(slot)?))
     }
 
+    /// `length` bytes at `offset` of the buffer for reading, for one holder; nobody is told when it is dropped.
+    ///
+    /// # Errors
+    /// [`LeaseError`].
+    pub fn leased(&self, slot: u32, offset: u32, length: u32) -> Result<Leased, LeaseError> {
+        let (start, end) = self.bounds(offset, length)?;
+        Ok(Leased::new(self.region.lease_shared(slot)?, start, end))
+    }
+
     /// `length` bytes at `offset` of the buffer for reading; nobody is told when the view is dropped.
     ///
     /// # Errors
@@ -245,19 +254,19 @@ impl MappedArena {
         length: u32,
         address: Option<(Arc<dyn Home>, u64)>,
     ) -> Result<Shared, LeaseError> {
+        let (start, end) = self.bounds(offset, length)?;
+        Ok(Shared::new(self.region.lease_shared(slot)?, start, end, address))
+    }
+
+    fn bounds(&self, offset: u32, length: u32) -> Result<(usize, usize), LeaseError> {
         let buffer_bytes = self.buffer_bytes();
-        let Some(end) = offset.checked_add(length).filter(|&end| end <= buffer_bytes) else {
-            return Err(LeaseError::OutOfRange {
+        match offset.checked_add(length).filter(|&end| end <= buffer_bytes) {
+            Some(end) => Ok((to_usize(offset), to_usize(end))),
+            None => Err(LeaseError::OutOfRange {
                 offset,
                 length,
                 buffer_bytes,
-            });
-        };
-        Ok(Shared::new(
-            self.region.lease_shared(slot)?,
-            to_usize(offset),
-            to_usize(end),
-            address,
-        ))
+            }),
+        }
     }
 }

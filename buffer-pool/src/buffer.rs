@@ -198,6 +198,59 @@ impl Deref for Shared {
     }
 }
 
+/// Bytes of one buffer that do not change while this is there: a [`Shared`] for one holder, without an allocation of its own.
+#[derive(Debug)]
+pub struct Leased {
+    lease: SharedLease,
+    start: usize,
+    end: usize,
+}
+
+impl Leased {
+    /// `start..end` lies within the buffer.
+    pub(crate) fn new(lease: SharedLease, start: usize, end: usize) -> Self {
+        Self { lease, start, end }
+    }
+
+    /// Buffer number within its arena.
+    pub fn slot(&self) -> u32 {
+        self.lease.slot()
+    }
+
+    /// The arena that the buffer is part of.
+    pub fn arena(&self) -> MappedArena {
+        MappedArena::of(Arc::clone(self.lease.region()))
+    }
+
+    /// Without its first `bytes` bytes.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    #[must_use]
+    pub fn skip(self, bytes: usize) -> Self {
+        let (start, end) = resolve(bytes.., self.end - self.start);
+        Self {
+            start: self.start + start,
+            end: self.start + end,
+            lease: self.lease,
+        }
+    }
+}
+
+impl AsRef<[u8]> for Leased {
+    fn as_ref(&self) -> &[u8] {
+        &self.lease.bytes()[self.start..self.end]
+    }
+}
+
+impl Deref for Leased {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.as_ref()
+    }
+}
+
 /// What all clones of a [`Shared`] have in common. Two views of one buffer report apart, each with its own tag.
 struct View {
     lease: Option<SharedLease>,

@@ -36,7 +36,7 @@ mod waiters;
 pub use arena::{ArenaFile, MappedArena, verify_seals};
 pub use backing::{Backing, NoBacking, PageHolder};
 pub use books::{Books, BufferState};
-pub use buffer::{Home, POISON, Shared, Writable};
+pub use buffer::{Home, Leased, POISON, Shared, Writable};
 pub use error::{Holder, PoolError};
 pub use file_range::FileRange;
 pub use ids::{ArenaKind, JobKey, PoolId, SlotRef};

@@ -196,3 +196,21 @@ fn words_are_seen_by_every_mapping_and_by_no_other_handle() {
         Some("slot 3 lies in an arena that is mapped read-only")
     );
 }
+
+#[test]
+fn a_sole_lease_gives_its_bytes_and_ends_with_its_holder() {
+    let (arena, _) = arena();
+    let mut buffer = arena.writable(1).expect("free");
+    buffer[..4].copy_from_slice(b"abcd");
+    buffer.hand_over();
+    let leased = arena.leased(1, 1, 3).expect("handed over");
+    assert_eq!((leased.slot(), &*leased), (1, &b"bcd"[..]));
+    arena.writable(1).expect_err("it is read");
+    let rest = leased.skip(2);
+    assert_eq!(&*rest, b"d");
+    assert_eq!(rest.arena().buffers(), arena.buffers());
+    let beyond = arena.leased(1, arena.buffer_bytes() - 1, 2);
+    beyond.expect_err("beyond its end");
+    drop(rest);
+    arena.writable(1).expect("nobody reads it");
+}

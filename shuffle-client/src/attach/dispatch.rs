@@ -60,51 +60,89 @@ impl Dispatch {
         for entry in head.slots.iter() {
             let length = usize::try_from(entry.length).expect("invariant: Linux has at least 32 bits");
             let payload = payload.split_to(length).freeze();
-            self.handle_buffer(entry, Some(payload))?;
+            self.handle_inline(entry, payload)?;
         }
         Ok(())
     }
 
+    /// Descriptors of one channel that come together are put into its gate together.
     fn handle_slots(&self, slots: &Batch<SlotEntry>) -> Result<()> {
-        slots.iter().try_for_each(|entry| self.handle_buffer(entry, None))
-    }
-
-    fn handle_buffer(&self, entry: SlotEntry, inline: Option<Bytes>) -> Result<()> {
         let Some(lifeline) = self.lifeline.upgrade() else {
             return Ok(());
         };
-        let view = self.shared.memory.view(&entry, inline, lifeline)?;
-        // A channel that was cancelled meanwhile: the view is dropped, and so released.
-        self.handle_arrival(entry.stream, Arrival::Buffer(entry, view));
+        let mut arrivals = Vec::with_capacity(slots.len());
+        let mut stream = None;
+        for entry in slots.iter() {
+            if let Some(before) = stream.replace(entry.stream)
+                && before != entry.stream
+            {
+                self.handle_arrivals(before, &mut arrivals);
+            }
+            let view = self.shared.memory.view(&entry, None, lifeline.clone())?;
+            arrivals.push(Arrival::Buffer(entry, view));
+        }
+        if let Some(stream) = stream {
+            self.handle_arrivals(stream, &mut arrivals);
+        }
+        Ok(())
+    }
+
+    fn handle_inline(&self, entry: SlotEntry, payload: Bytes) -> Result<()> {
+        let Some(lifeline) = self.lifeline.upgrade() else {
+            return Ok(());
+        };
+        let view = self.shared.memory.view(&entry, Some(payload), lifeline)?;
+        self.handle_arrivals(entry.stream, &mut vec![Arrival::Buffer(entry, view)]);
         Ok(())
     }
 
     fn handle_ends(&self, ends: &Batch<EndEntry>) {
         for end in ends.iter() {
-            self.handle_arrival(end.stream, Arrival::End(end));
+            self.handle_arrivals(end.stream, &mut vec![Arrival::End(end)]);
         }
     }
 
-    fn handle_arrival(&self, stream: StreamId, arrival: Arrival<super::View>) {
+    /// Of a channel that was cancelled meanwhile: the views are dropped, and so released.
+    fn handle_arrivals(&self, stream: StreamId, arrivals: &mut Vec<Arrival<super::View>>) {
         let registry = self.shared.registry();
-        if let Some(route) = registry.route(stream) {
-            let (inbox, index) = (route.inbox.clone(), route.index);
-            drop(registry);
-            inbox.handle_arrival(index, arrival);
-        }
-    }
-
-    fn handle_grants(&self, grants: &Batch<GrantEntry>) -> Result<()> {
-        for grant in grants.iter() {
-            let buffer = self.shared.memory.filling(grant.slot)?;
-            let writer = self.shared.registry().writer(grant.writer).cloned();
-            match writer {
-                Some(writer) => writer.handle_grant(buffer, &self.shared.outbox),
-                // A writer that ended meanwhile.
-                None => release(grant.writer, vec![buffer], &self.shared.outbox),
+        match registry.route(stream) {
+            Some(route) => {
+                let (inbox, index) = (route.inbox.clone(), route.index);
+                drop(registry);
+                inbox.handle_arrivals(index, arrivals);
+            }
+            None => {
+                drop(registry);
+                arrivals.clear();
             }
         }
+    }
+
+    /// Buffers of one writer that come together are put into its books together.
+    fn handle_grants(&self, grants: &Batch<GrantEntry>) -> Result<()> {
+        let mut buffers = Vec::with_capacity(grants.len());
+        let mut writer = None;
+        for grant in grants.iter() {
+            if let Some(before) = writer.replace(grant.writer)
+                && before != grant.writer
+            {
+                self.grant(before, &mut buffers);
+            }
+            buffers.push(self.shared.memory.filling(grant.slot)?);
+        }
+        if let Some(writer) = writer {
+            self.grant(writer, &mut buffers);
+        }
         Ok(())
+    }
+
+    fn grant(&self, id: WriterId, buffers: &mut Vec<super::Filling>) {
+        let writer = self.shared.registry().writer(id).cloned();
+        match writer {
+            Some(writer) => writer.handle_grants(buffers, &self.shared.outbox),
+            // A writer that ended meanwhile.
+            None => release(id, std::mem::take(buffers), &self.shared.outbox),
+        }
     }
 
     fn handle_limits(&self, limits: &Batch<NumberEntry>) -> Result<()> {

@@ -124,7 +124,10 @@ impl Driver {
     fn take_output(&mut self) {
         while self.queue.bytes() < QUEUE_BYTES && !self.closing {
             match self.shared().outbox.take() {
-                Taken::Batch(batch) => self.queue.push_batch(batch),
+                Taken::Batch(mut batch) => {
+                    self.queue.push_batch(&mut batch);
+                    self.shared().outbox.recycle(batch);
+                }
                 Taken::Nothing => break,
                 Taken::Closing => {
                     let reason = self.closed("the executor is done");

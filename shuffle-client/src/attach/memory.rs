@@ -11,7 +11,7 @@
 
 use std::sync::Arc;
 
-use buffer_pool::{MappedArena, Shared, Writable};
+use buffer_pool::{Leased, MappedArena, Writable};
 use bytes::{Bytes, BytesMut};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::frame::{Arena, ReleaseEntry, SlotEntry};
@@ -41,7 +41,7 @@ pub(crate) struct View {
 }
 
 enum Payload {
-    Mapped(Shared),
+    Mapped(Leased),
     Heap(Bytes),
 }
 
@@ -72,10 +72,10 @@ impl Memory {
                     Arena::Write => write,
                     Arena::Read => read,
                 };
-                let shared = arena
-                    .shared(entry.slot, entry.offset, entry.length)
+                let leased = arena
+                    .leased(entry.slot, entry.offset, entry.length)
                     .map_err(|error| broken("a descriptor", &error))?;
-                Payload::Mapped(shared)
+                Payload::Mapped(leased)
             }
             (Self::Heap { .. }, None) => {
                 return Err(ShuffleError::new(
@@ -157,7 +157,7 @@ impl View {
 impl AsRef<[u8]> for View {
     fn as_ref(&self) -> &[u8] {
         match &self.payload {
-            Some(Payload::Mapped(shared)) => shared.as_ref(),
+            Some(Payload::Mapped(leased)) => leased,
             Some(Payload::Heap(bytes)) => bytes,
             None => &[],
         }

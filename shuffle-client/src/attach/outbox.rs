@@ -34,6 +34,8 @@ pub(crate) struct OutBatch {
 #[derive(Default)]
 struct State {
     batches: VecDeque<OutBatch>,
+    /// An empty one with room, so that none has to be made.
+    spare: Option<OutBatch>,
     messages: usize,
     /// Nobody can put anything in any more; what is in still leaves.
     closing: bool,
@@ -72,7 +74,8 @@ impl Outbox {
         }
         let was_empty = state.batches.is_empty();
         if state.batches.back().is_none_or(|batch| !batch.messages.is_empty()) {
-            state.batches.push_back(OutBatch::default());
+            let batch = state.spare.take().unwrap_or_default();
+            state.batches.push_back(batch);
         }
         put(state.batches.back_mut().expect("invariant: pushed above"));
         was_empty
@@ -147,6 +150,11 @@ impl Outbox {
             None if state.closing => Taken::Closing,
             None => Taken::Nothing,
         }
+    }
+
+    /// Takes an emptied batch back.
+    pub(crate) fn recycle(&self, batch: OutBatch) {
+        self.lock().spare = Some(batch);
     }
 
     pub(crate) fn has_some(&self) -> bool {

@@ -8,7 +8,7 @@ use shuffle_protocol::control::Goodbye;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::error::ShuffleError;
 use shuffle_protocol::frame::{
-    FrameKind, encode_control, encode_data_head, encode_numbers, encode_ping, encode_releases, encode_slots,
+    FrameKind, SlotEntry, encode_control, encode_data_head, encode_numbers, encode_ping, encode_releases, encode_slots,
 };
 
 use super::outbox::OutBatch;
@@ -24,6 +24,8 @@ pub(crate) struct WriteQueue {
     /// Frames behind the pieces.
     tail: BytesMut,
     bytes: usize,
+    /// Empty between calls.
+    descriptors: Vec<SlotEntry>,
 }
 
 impl WriteQueue {
@@ -36,26 +38,29 @@ impl WriteQueue {
         self.bytes == 0
     }
 
-    /// Encodes a batch in the order that the outbox promises.
-    pub(crate) fn push_batch(&mut self, batch: OutBatch) {
+    /// Encodes a batch in the order that the outbox promises, and empties it.
+    pub(crate) fn push_batch(&mut self, batch: &mut OutBatch) {
         let before = self.tail.len();
         encode_some(&batch.demands, |demands| {
             encode_numbers(FrameKind::Demand, demands, &mut self.tail)
         });
         self.bytes += self.tail.len() - before;
-        self.push_slots(batch.slots);
+        batch.demands.clear();
+        self.push_slots(&mut batch.slots);
         let before = self.tail.len();
         encode_some(&batch.acks, |acks| encode_numbers(FrameKind::Ack, acks, &mut self.tail));
         encode_some(&batch.releases, |releases| encode_releases(releases, &mut self.tail));
         self.bytes += self.tail.len() - before;
-        for message in batch.messages {
+        batch.acks.clear();
+        batch.releases.clear();
+        for message in batch.messages.drain(..) {
             self.push_bytes(message);
         }
     }
 
-    fn push_slots(&mut self, slots: Vec<(shuffle_protocol::frame::SlotEntry, Option<Bytes>)>) {
-        let mut descriptors = Vec::with_capacity(slots.len());
-        for (entry, payload) in slots {
+    fn push_slots(&mut self, slots: &mut Vec<(SlotEntry, Option<Bytes>)>) {
+        let mut descriptors = std::mem::take(&mut self.descriptors);
+        for (entry, payload) in slots.drain(..) {
             match payload {
                 None => descriptors.push(entry),
                 Some(payload) => {
@@ -69,6 +74,8 @@ impl WriteQueue {
         let before = self.tail.len();
         encode_some(&descriptors, |slots| encode_slots(slots, &mut self.tail));
         self.bytes += self.tail.len() - before;
+        descriptors.clear();
+        self.descriptors = descriptors;
     }
 
     pub(crate) fn push_ping(&mut self, kind: FrameKind, nonce: u64) {
@@ -175,7 +182,7 @@ mod tests {
                 number: 4,
                 ..NumberEntry::default()
             };
-            queue.push_batch(OutBatch {
+            queue.push_batch(&mut OutBatch {
                 demands: vec![NumberEntry::default()],
                 slots: vec![(entry, Some(payload.clone()))],
                 acks: vec![ack],

@@ -36,15 +36,19 @@ impl Inbox {
         }
     }
 
-    /// Something has arrived for a channel. What comes after a failure or the end is dropped, and so given back.
-    pub(crate) fn handle_arrival(&self, index: u32, arrival: Arrival<View>) {
+    /// Something has arrived for a channel; `arrivals` is empty afterwards. What comes after a failure or the end is dropped,
+    /// and so given back.
+    pub(crate) fn handle_arrivals(&self, index: u32, arrivals: &mut Vec<Arrival<View>>) {
         let mut state = self.lock();
         if state.closed || state.failure.is_some() {
             drop(state);
+            arrivals.clear();
             return;
         }
         let was_empty = state.arrivals.is_empty();
-        state.arrivals.push((index, arrival));
+        state
+            .arrivals
+            .extend(arrivals.drain(..).map(|arrival| (index, arrival)));
         let too_many = u64::try_from(state.arrivals.len()).is_ok_and(|arrivals| arrivals > self.capacity);
         drop(state);
         if too_many {

@@ -66,11 +66,16 @@ impl WriterShared {
         result
     }
 
-    pub(crate) fn handle_grant(&self, buffer: Filling, outbox: &Outbox) {
-        match self.with(outbox, |core| core.handle_grant(buffer)) {
-            Ok(()) => self.wake.notify_one(),
-            Err(buffer) => release(self.id, vec![buffer], outbox),
+    /// Granted buffers; `buffers` is empty afterwards.
+    pub(crate) fn handle_grants(&self, buffers: &mut Vec<Filling>, outbox: &Outbox) {
+        let refused: Vec<Filling> = self.with(outbox, |core| {
+            let granted = buffers.drain(..).map(|buffer| core.handle_grant(buffer));
+            granted.filter_map(std::result::Result::err).collect()
+        });
+        if refused.is_empty() {
+            self.wake.notify_one();
         }
+        release(self.id, refused, outbox);
     }
 
     pub(crate) fn handle_limit(&self, subpartition: u32, limit: u64, outbox: &Outbox) -> Result<()> {

@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use buffer_pool::{FileRange, JobKey, Shared, SlotRef, Writable};
+use buffer_pool::{FileRange, JobKey, Leased, SlotRef, Writable};
 use shuffle_protocol::error::{ErrorKind, Initiator};
 use shuffle_protocol::{JobId, ShuffleError};
 
@@ -14,12 +14,12 @@ impl Service {
     ///
     /// # Errors
     /// The arena cannot be mapped.
-    pub(crate) fn lease(&self, slot: SlotRef, offset: u32, length: u32) -> Result<Shared, ShuffleError> {
+    pub(crate) fn lease(&self, slot: SlotRef, offset: u32, length: u32) -> Result<Leased, ShuffleError> {
         let mapped = self
             .with_backing(|backing| backing.mapped(slot.job, slot.arena))
             .map_err(|error| unmapped(slot, &error))?;
         mapped
-            .shared(slot.slot, offset, length)
+            .leased(slot.slot, offset, length)
             .map_err(|error| unmapped(slot, &error))
     }
 

@@ -12,7 +12,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use buffer_pool::{FileRange, Shared, SlotRef};
+use buffer_pool::{FileRange, Leased, SlotRef};
 use bytes::{Buf as _, Bytes, BytesMut};
 use shuffle_protocol::frame::{self, EndEntry, FrameError, FrameKind, GrantEntry, NumberEntry, SlotEntry};
 
@@ -29,7 +29,7 @@ enum Segment {
     /// So many bytes of `heads`.
     Head(usize),
     Payload {
-        lease: Shared,
+        lease: Leased,
         written: usize,
         slot: SlotRef,
     },
@@ -45,7 +45,7 @@ pub(crate) enum Piece {
     /// Payload that is still to be sent, in memory that stays as it is while the lease lives.
     Payload {
         /// The unsent bytes.
-        lease: Shared,
+        lease: Leased,
         /// Whose they are; due in `done` once the kernel can read them no more.
         slot: SlotRef,
     },
@@ -119,7 +119,7 @@ impl Outbox {
     }
 
     /// Appends a buffer whose payload goes inline, from the memory that `lease` holds.
-    pub(crate) fn push_payload(&mut self, entry: SlotEntry, slot: SlotRef, lease: Shared) {
+    pub(crate) fn push_payload(&mut self, entry: SlotEntry, slot: SlotRef, lease: Leased) {
         self.finish_run();
         self.encode_own(|heads| frame::encode_data_head(entry.stream, entry.sequence, &[entry], heads));
         self.payload += lease.as_ref().len();
@@ -260,7 +260,7 @@ impl Outbox {
                 Segment::Payload { lease, written, slot } => {
                     let length = lease.as_ref().len() - written;
                     self.payload -= length;
-                    let lease = lease.slice(written..);
+                    let lease = lease.skip(written);
                     (Piece::Payload { lease, slot }, length)
                 }
                 Segment::File { .. } => unreachable!("invariant: files are for strategies that ask for them"),

@@ -104,7 +104,7 @@ fn outbox(items: &[Item], arena: &MappedArena) -> Outbox {
                 outbox.push_payload(
                     entry(number, slot, offset, length),
                     place,
-                    arena.shared(slot, offset, length).unwrap(),
+                    arena.leased(slot, offset, length).unwrap(),
                 );
             }
             Item::Acks(count) => (0..count).for_each(|number| outbox.push(Output::Ack(ack(number.into()))).unwrap()),

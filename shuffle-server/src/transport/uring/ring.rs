@@ -18,7 +18,7 @@
 //!    mapping, so moving what holds it does not move it. [`InFlight`] drops it only at the operation's last completion: the
 //!    only one, or the notification where the first said that one follows, in whatever order they come. Dropping the ring
 //!    earlier leaks what is still in flight; it never frees it.
-//! 2. *No writer*: a [`Gather`] is never changed once made. Its payload is leased ([`buffer_pool::Shared`]): nobody in this
+//! 2. *No writer*: a [`Gather`] is never changed once made. Its payload is leased ([`buffer_pool::Leased`]): nobody in this
 //!    process can get the buffer for writing, and the server grants it to no other process, before the lease ends.
 //! 3. *Registered memory*: an [`Extent`] keeps the mapping its addresses lie in until the kernel has forgotten the entry. The
 //!    entry is only an address and pinned pages: the kernel reads it when an operation says so, and that one holds a lease.

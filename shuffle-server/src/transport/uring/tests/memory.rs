@@ -70,7 +70,7 @@ pub(super) fn fill(arena: &MappedArena, slot: u32, value: u8) {
 
 pub(super) fn payload_of(arena: &MappedArena, slot: u32, bytes: u32) -> Piece {
     Piece::Payload {
-        lease: arena.shared(slot, 0, bytes).unwrap(),
+        lease: arena.leased(slot, 0, bytes).unwrap(),
         slot: SlotRef {
             job: JOB,
             arena: ArenaKind::Write,
