@@ -61,6 +61,11 @@ impl NodeOptions {
         self.flag("transport-send", way.name())
     }
 
+    fn forced_way(&self) -> Option<Way> {
+        let told = self.flags.iter().find(|(name, _)| name == "transport-send");
+        Way::forced(told.map(|(_, way)| way.as_str()))
+    }
+
     /// Peers reach this server through a [`Proxy`] only.
     #[must_use]
     pub fn behind_proxy(mut self) -> Self {
@@ -262,7 +267,8 @@ impl Node {
         }
     }
 
-    /// Waits until the pool's books say that nothing is held, and everything adds up.
+    /// Waits until the pool's books say that nothing is held, and everything adds up. A server that was told how to send has
+    /// sent in no other way.
     ///
     /// # Panics
     /// If that is not so within `limit`; the message shows the books.
@@ -273,6 +279,9 @@ impl Node {
             let status = probe.status().await.expect("a server that lives answers");
             let books = Books::of(&status);
             if books.is_base() {
+                if let Some(way) = self.options.forced_way() {
+                    way.assert_was_kept(&status);
+                }
                 break;
             }
             let late = Instant::now() > end;

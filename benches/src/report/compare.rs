@@ -35,7 +35,8 @@ pub struct CompareReport {
     pub noise: f64,
     /// How the sending server of the remote path sent, if it says so.
     pub strategy: Option<&'static str>,
-    /// Of the payload sent to another node by copy or sendfile, the share that the kernel copied; 0 if there was none.
+    /// Of the payload sent to another node, the share that the kernel copied; 0 if there was none. Of `io_uring` all counts
+    /// as copied that the kernel has not reported as sent without a copy.
     pub copied_ratio: f64,
     /// Latency of the remote path, and of a bare relay through as many processes.
     #[serde(flatten)]

@@ -31,7 +31,8 @@ pub struct ThroughputReport {
     pub record_size: u32,
     /// How the servers sent to each other, if they say so.
     pub strategy: Option<&'static str>,
-    /// Of the payload sent to another node by copy or sendfile, the share that the kernel copied; 0 if there was none.
+    /// Of the payload sent to another node, the share that the kernel copied; 0 if there was none. Of `io_uring` all counts
+    /// as copied that the kernel has not reported as sent without a copy.
     pub copied_ratio: f64,
     /// Bytes that arrived in one round.
     pub bytes: u64,

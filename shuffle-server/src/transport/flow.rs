@@ -97,10 +97,13 @@ impl<S: SendStrategy> Flow<S> {
                 Err(error) => return End::Refused(error),
             };
             if self.is_idle() {
-                if !more {
-                    self.signal.wait().await;
+                if more {
+                    continue;
                 }
-                continue;
+                tokio::select! {
+                    () = self.signal.wait() => continue,
+                    () = self.send.stirs() => {}
+                }
             }
             match self.send() {
                 Ok(()) => {

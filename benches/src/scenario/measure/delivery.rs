@@ -54,9 +54,15 @@ impl Delivery {
         used.max_by_key(connections).copied()
     }
 
-    /// Payload that was sent to another node and copied by the kernel, and payload that was sent by reference.
+    /// Payload that was sent to another node and copied by the kernel, and payload that was sent by reference. What went
+    /// through `io_uring` counts as copied, unless the kernel has reported that it was not.
     pub(crate) fn sent_bytes(&self) -> (u64, u64) {
-        (self.counter("send_bytes_copied"), self.counter("send_bytes_uncopied"))
+        let ring = self.counter("send_bytes_uring");
+        let ring_uncopied = self.counter("send_bytes_uring_uncopied");
+        (
+            self.counter("send_bytes_copied") + ring.saturating_sub(ring_uncopied),
+            self.counter("send_bytes_uncopied") + ring_uncopied,
+        )
     }
 
     /// 10^9 bytes a second.
@@ -90,6 +96,22 @@ mod tests {
             remote_bytes: 0,
             latencies: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_a_ring_sent_is_copied_unless_the_kernel_reports_otherwise() {
+        let performance = Performance {
+            seconds: 1.0,
+            done: Vec::new(),
+            server_cpu: Vec::new(),
+        };
+        let mut delivery = Delivery::new(performance, &[], &[]);
+        let server = |counters: [(&str, u64); 2]| counters.map(|(name, value)| (name.to_owned(), value)).into();
+        delivery.counters = vec![
+            server([("send_bytes_uring", 100), ("send_bytes_uring_uncopied", 30)]),
+            server([("send_bytes_copied", 5), ("send_bytes_uncopied", 7)]),
+        ];
+        assert_eq!(delivery.sent_bytes(), (75, 37));
     }
 
     #[test]

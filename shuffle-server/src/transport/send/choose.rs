@@ -35,7 +35,7 @@ pub(crate) enum Chosen {
     Inline(CopySend<Rc<TcpStream>>),
     Copy(CopySend<Rc<TcpStream>>, Counted),
     Sendfile(SendfileSend),
-    Uring(UringSend, Counted),
+    Uring(UringSend),
 }
 
 impl Chosen {
@@ -58,7 +58,7 @@ impl Chosen {
                 return Ok(Self::Sendfile(SendfileSend::new(Rc::clone(stream), counted, patience)));
             }
             SendMode::Uring => match UringSend::open(service, &**stream) {
-                Some(send) => return Ok(Self::Uring(send, Counted::new(counters, Strategy::Uring))),
+                Some(send) => return Ok(Self::Uring(send)),
                 None => counters.add_fallback(),
             },
             SendMode::Auto | SendMode::Copy => {}
@@ -102,7 +102,7 @@ impl SendStrategy for Chosen {
         match self {
             Self::Inline(send) | Self::Copy(send, _) => send.strategy(),
             Self::Sendfile(send) => send.strategy(),
-            Self::Uring(send, _) => send.strategy(),
+            Self::Uring(send) => send.strategy(),
         }
     }
 
@@ -110,7 +110,7 @@ impl SendStrategy for Chosen {
         match self {
             Self::Inline(send) | Self::Copy(send, _) => send.takes_file(length),
             Self::Sendfile(send) => send.takes_file(length),
-            Self::Uring(send, _) => send.takes_file(length),
+            Self::Uring(send) => send.takes_file(length),
         }
     }
 
@@ -124,12 +124,7 @@ impl SendStrategy for Chosen {
                 sent
             }
             Self::Sendfile(send) => send.try_send(outbox, done),
-            Self::Uring(send, counted) => {
-                let before = outbox.unsent_payload();
-                let sent = send.try_send(outbox, done);
-                counted.all().add_ringed(before - outbox.unsent_payload());
-                sent
-            }
+            Self::Uring(send) => send.try_send(outbox, done),
         }
     }
 
@@ -137,7 +132,7 @@ impl SendStrategy for Chosen {
         match self {
             Self::Inline(send) | Self::Copy(send, _) => send.is_idle(),
             Self::Sendfile(send) => send.is_idle(),
-            Self::Uring(send, _) => send.is_idle(),
+            Self::Uring(send) => send.is_idle(),
         }
     }
 
@@ -145,7 +140,7 @@ impl SendStrategy for Chosen {
         match self {
             Self::Inline(send) | Self::Copy(send, _) => send.holds_slots(),
             Self::Sendfile(send) => send.holds_slots(),
-            Self::Uring(send, _) => send.holds_slots(),
+            Self::Uring(send) => send.holds_slots(),
         }
     }
 
@@ -153,7 +148,15 @@ impl SendStrategy for Chosen {
         match self {
             Self::Inline(send) | Self::Copy(send, _) => send.ready().await,
             Self::Sendfile(send) => send.ready().await,
-            Self::Uring(send, _) => send.ready().await,
+            Self::Uring(send) => send.ready().await,
+        }
+    }
+
+    async fn stirs(&self) {
+        match self {
+            Self::Inline(send) | Self::Copy(send, _) => send.stirs().await,
+            Self::Sendfile(send) => send.stirs().await,
+            Self::Uring(send) => send.stirs().await,
         }
     }
 
@@ -161,7 +164,7 @@ impl SendStrategy for Chosen {
         match self {
             Self::Inline(send) | Self::Copy(send, _) => send.handle_pong(nonce, done),
             Self::Sendfile(send) => send.handle_pong(nonce, done),
-            Self::Uring(send, _) => send.handle_pong(nonce, done),
+            Self::Uring(send) => send.handle_pong(nonce, done),
         }
     }
 
@@ -169,7 +172,7 @@ impl SendStrategy for Chosen {
         match self {
             Self::Inline(send) | Self::Copy(send, _) => send.finish(done).await,
             Self::Sendfile(send) => send.finish(done).await,
-            Self::Uring(send, _) => send.finish(done).await,
+            Self::Uring(send) => send.finish(done).await,
         }
     }
 }

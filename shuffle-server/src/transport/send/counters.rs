@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use super::Strategy;
+use crate::transport::uring::ZeroCopySends;
 
 /// Of all connections to other servers.
 #[derive(Debug, Default)]
@@ -12,6 +13,9 @@ pub(crate) struct SendCounters {
     copied: Cell<u64>,
     uncopied: Cell<u64>,
     ringed: Cell<u64>,
+    ringed_uncopied: Cell<u64>,
+    zero_copy_copied: Cell<u64>,
+    zero_copy_uncopied: Cell<u64>,
     fallbacks: Cell<u64>,
 }
 
@@ -31,13 +35,22 @@ impl SendCounters {
         add(&self.ringed, bytes);
     }
 
+    /// What the kernel has reported of sends that were to go without a copy.
+    pub(crate) fn add_zero_copy(&self, sends: ZeroCopySends) {
+        self.zero_copy_copied.set(self.zero_copy_copied.get() + sends.copied);
+        self.zero_copy_uncopied
+            .set(self.zero_copy_uncopied.get() + sends.uncopied);
+        self.ringed_uncopied
+            .set(self.ringed_uncopied.get() + sends.uncopied_bytes);
+    }
+
     /// A connection does not get the strategy that is configured.
     pub(crate) fn add_fallback(&self) {
         add(&self.fallbacks, 1);
     }
 
     /// By metric name.
-    pub(crate) fn named(&self) -> [(&'static str, u64); 4 + Strategy::ALL.len()] {
+    pub(crate) fn named(&self) -> [(&'static str, u64); 7 + Strategy::ALL.len()] {
         let of = |strategy: Strategy| self.connections[strategy.index()].get();
         [
             ("peer_connections_copy", of(Strategy::Copy)),
@@ -46,6 +59,9 @@ impl SendCounters {
             ("send_bytes_copied", self.copied.get()),
             ("send_bytes_uncopied", self.uncopied.get()),
             ("send_bytes_uring", self.ringed.get()),
+            ("send_bytes_uring_uncopied", self.ringed_uncopied.get()),
+            ("send_zero_copy_copied", self.zero_copy_copied.get()),
+            ("send_zero_copy_uncopied", self.zero_copy_uncopied.get()),
             ("send_fallbacks", self.fallbacks.get()),
         ]
     }

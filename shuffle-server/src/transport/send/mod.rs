@@ -19,6 +19,6 @@ mod tests;
 
 pub(crate) use choose::Chosen;
 pub(crate) use copy::CopySend;
-pub(crate) use counters::SendCounters;
+pub(crate) use counters::{Counted, SendCounters};
 pub(crate) use sendfile::SendfileSend;
 pub(crate) use strategy::{SendStrategy, Strategy};

@@ -71,6 +71,12 @@ pub(crate) trait SendStrategy {
     /// The connection is broken.
     async fn ready(&self) -> io::Result<()>;
 
+    /// Resolves when [`SendStrategy::try_send`] has something to say though nothing is under way. May be dropped and called
+    /// again at any time.
+    async fn stirs(&self) {
+        std::future::pending().await
+    }
+
     /// A pong came. Nonces that are not of the strategy's own pings are none of its business.
     ///
     /// # Errors

@@ -3,6 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -12,7 +13,9 @@ use buffer_pool::{ArenaKind, JobKey, PageHolder};
 use rustix::process::{Resource, getrlimit};
 
 use super::extents::{ExtentKey, Extents, Registered};
-use super::mail::{Command, Inbox, LineMail};
+#[cfg(test)]
+use super::mail::Deed;
+use super::mail::{Command, Inbox, LineMail, Post, dead};
 use super::ring::Ring;
 use super::unavailable::{Unavailable, check_memlock};
 use super::worker::{Shared, Worker};
@@ -25,8 +28,8 @@ const MAX_FILES: u32 = 1024;
 const MAX_EXTENTS: u32 = 1 << 14;
 /// How long the end waits for a ring's thread, which itself waits a second for the kernel.
 const JOIN_WITHIN: Duration = Duration::from_secs(2);
-/// How long an extent may take to be let go of.
-const FORGET_WITHIN: Duration = Duration::from_secs(1);
+/// How long a ring may take to be made.
+const START_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the rings are made for.
 #[derive(Debug, Clone, Copy)]
@@ -88,18 +91,24 @@ impl Engine {
         let count = self.threads.len();
         for thread in (0..count).map(|step| first.wrapping_add(step) % count) {
             if let Some(line) = self.threads[thread].take_place() {
-                let mail = Arc::clone(mail);
+                let post = Post::to(mail);
                 let place = Place { thread, line };
-                self.push(place, |line| Command::Open { line, socket, mail });
-                return Ok(place);
+                let pushed = self.push(place, |line| Command::Open { line, socket, post });
+                return pushed.map(|()| place).map_err(|_| dead());
             }
+        }
+        if self.threads.iter().all(|thread| thread.shared.inbox.is_closed()) {
+            return Err(io::Error::other("every io_uring thread has ended"));
         }
         Err(io::Error::other("every place of the io_uring threads is taken"))
     }
 
     /// Tells the connection's ring something.
-    pub(crate) fn push(&self, place: Place, command: impl FnOnce(u32) -> Command) {
-        self.threads[place.thread].shared.inbox.push(command(place.line));
+    ///
+    /// # Errors
+    /// Its thread is ending and hears nothing any more.
+    pub(crate) fn push(&self, place: Place, command: impl FnOnce(u32) -> Command) -> Result<(), Command> {
+        self.threads[place.thread].shared.inbox.push(command(place.line))
     }
 
     /// The connection is over and the kernel holds nothing of it.
@@ -113,6 +122,15 @@ impl Engine {
         Arc::new(Holder(shared.collect()))
     }
 
+    /// Makes something happen on every ring's thread.
+    #[cfg(test)]
+    pub(crate) fn make(&self, deed: impl Fn() -> io::Result<()> + Clone + Send + 'static) {
+        for thread in &self.threads {
+            let deed = Deed(Box::new(deed.clone()));
+            thread.shared.inbox.push(Command::Do(deed)).expect("it lives");
+        }
+    }
+
     /// Extents that are registered now, in all rings together.
     #[cfg(test)]
     pub(crate) fn registered_extents(&self) -> usize {
@@ -123,7 +141,8 @@ impl Engine {
 impl Drop for Engine {
     fn drop(&mut self) {
         for thread in &self.threads {
-            thread.shared.inbox.push(Command::Stop);
+            // One that is ending already needs no word.
+            let _ = thread.shared.inbox.push(Command::Stop);
         }
         for thread in &mut self.threads {
             if thread.ended.recv_timeout(JOIN_WITHIN) == Err(RecvTimeoutError::Timeout) {
@@ -131,7 +150,7 @@ impl Drop for Engine {
                 continue;
             }
             if let Some(handle) = thread.handle.take() {
-                // It cannot have panicked: that ends the process.
+                // Its panics it has caught itself.
                 let _ = handle.join();
             }
         }
@@ -145,7 +164,11 @@ impl Thread {
             registered: Registered::default(),
         });
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
-        let files = u32::try_from(descriptors).unwrap_or(u32::MAX).min(MAX_FILES);
+        // The table may be as large as the process may have descriptors; one entry of it is not a connection's.
+        let files = u32::try_from(descriptors)
+            .unwrap_or(u32::MAX)
+            .saturating_sub(1)
+            .min(MAX_FILES);
         let (ready, is_ready) = sync_channel(1);
         let (ending, ended) = sync_channel::<()>(1);
         let of = Arc::clone(&shared);
@@ -154,11 +177,15 @@ impl Thread {
             .spawn(move || {
                 let _ending = ending;
                 let _guard = AbortOnPanic;
-                run(of, settings, files, &ready);
+                run(&of, settings, files, &ready);
             })
             .map_err(Unavailable::system("start a thread"))?;
-        let started = is_ready.recv();
-        started.expect("invariant: the thread says how its start went")?;
+        let started = is_ready.recv_timeout(START_WITHIN);
+        started.unwrap_or_else(|_| {
+            // Should it get there after all, it ends at once.
+            let _ = shared.inbox.push(Command::Stop);
+            Err(Unavailable::system("make a ring")(io::ErrorKind::TimedOut.into()))
+        })?;
         Ok(Self {
             shared,
             free: RefCell::new((0..files).rev().collect()),
@@ -168,12 +195,14 @@ impl Thread {
     }
 
     fn take_place(&self) -> Option<u32> {
-        let has_ended = self.handle.as_ref().is_none_or(JoinHandle::is_finished);
-        if has_ended { None } else { self.free.borrow_mut().pop() }
+        if self.shared.inbox.is_closed() {
+            return None;
+        }
+        self.free.borrow_mut().pop()
     }
 }
 
-fn run(shared: Arc<Shared>, settings: Settings, files: u32, ready: &SyncSender<Result<(), Unavailable>>) {
+fn run(shared: &Arc<Shared>, settings: Settings, files: u32, ready: &SyncSender<Result<(), Unavailable>>) {
     let extents = (settings.total_buffers / settings.extent_buffers).min(MAX_EXTENTS);
     let extents = u16::try_from(extents).expect("invariant: a table of 2^14 entries");
     let opened = open(files, extents);
@@ -184,10 +213,16 @@ fn run(shared: Arc<Shared>, settings: Settings, files: u32, ready: &SyncSender<R
     // Whoever started the thread waits for this.
     let _ = ready.send(answer);
     let Some(ring) = ring else { return };
-    let worker = Worker::new(ring, shared, Extents::new(extents, settings.extent_buffers), files);
-    if let Err(error) = worker.run() {
-        tracing::error!("an io_uring thread has ended, its connections with it: {error}");
-    }
+    let extents = Extents::new(extents, settings.extent_buffers);
+    let mut worker = Worker::new(ring, Arc::clone(shared), extents, files);
+    // Nothing is shared with the thread but mail. What it leaves behind half done is only given back, never used.
+    let why = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
+        Ok(Ok(())) => return,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it panicked".to_owned(),
+    };
+    tracing::error!("an io_uring thread has ended ({why}): its connections break, and are made again without it");
+    worker.bury();
 }
 
 fn open(files: u32, extents: u16) -> Result<Ring, Unavailable> {
@@ -206,15 +241,17 @@ struct Holder(Vec<Arc<Shared>>);
 impl PageHolder for Holder {
     fn let_go(&self, job: JobKey, arena: ArenaKind, extent: u32) -> io::Result<()> {
         let key = ExtentKey { job, arena, extent };
-        let holding = || self.0.iter().filter(|ring| ring.registered.contains(key));
-        for ring in holding() {
-            ring.inbox.push(Command::Forget(key));
+        for ring in &self.0 {
+            if let Some(key) = ring.registered.leave(key)? {
+                // One that hears nothing any more lets go of all with its end.
+                let _ = ring.inbox.push(Command::Forget(key));
+            }
         }
-        holding().try_for_each(|ring| ring.registered.wait_forgotten(key, FORGET_WITHIN))
+        Ok(())
     }
 }
 
-/// A panic in a ring's thread is a broken invariant of our own: the process ends, as for the server's own tasks.
+/// A panic at the end of a ring, where connections wait for what they are owed: the process ends, as for the server's own tasks.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

@@ -1,24 +1,30 @@
-//! Which extents a ring has registered, and how they are let go before their pages are.
+//! Which extents a ring has registered, and how they are let go of.
 //!
 //! ```text
-//!   ring's thread                       server's thread
-//!     first zero-copy send from it        the extent is empty and moves to the bank:
-//!     -> registered, noted                 noted? -> Command::Forget, wait -> punch
+//!   ring's thread                              server's thread
+//!     first zero-copy send from it              the extent is empty and moves to the bank:
+//!     -> registered, noted                       noted? -> Command::Forget -> punched, not waiting for anything
+//!     Forget -> deregistered                     moved in again -> Command::Send
 //! ```
 //!
 //! An extent is registered while a buffer of it is leased, and moves only when it is empty; so one that is not noted when it
 //! moves is not about to be, either. Registering faults pages in: only an extent that has its pages can hold a leased buffer.
+//!
+//! Commands are obeyed in order, so the ring has forgotten an extent before it hears of the next buffer in it: no send reads
+//! pages that were punched. Until then the kernel keeps them, beside the pages that the bank gets: [`LEAVING`] limits that.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use buffer_pool::{ArenaKind, JobKey, SlotRef};
 
 use super::piece::Piece;
 use super::ring::Ring;
+
+/// Extents of one ring that may be on their way out at one time. A ring forgets in microseconds.
+pub(crate) const LEAVING: usize = 16;
 
 /// One extent of one arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -45,50 +51,56 @@ impl ExtentKey {
 
 /// What one ring has registered, as the server's thread may ask.
 #[derive(Debug, Default)]
-pub(crate) struct Registered {
-    extents: Mutex<HashSet<ExtentKey>>,
-    forgotten: Condvar,
+pub(crate) struct Registered(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    extents: HashSet<ExtentKey>,
+    leaving: usize,
 }
 
 impl Registered {
-    pub(crate) fn contains(&self, key: ExtentKey) -> bool {
-        self.lock().contains(&key)
-    }
-
-    /// Waits until the ring has let go of this extent.
+    /// From now on this extent is on its way out, if it was registered: then the ring is to be told. `None`: it was not.
     ///
     /// # Errors
-    /// `TimedOut`: it has not.
-    pub(crate) fn wait_forgotten(&self, key: ExtentKey, at_most: Duration) -> io::Result<()> {
-        let until = Instant::now() + at_most;
-        let mut extents = self.lock();
-        while extents.contains(&key) {
-            let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            let waited = self.forgotten.wait_timeout(extents, left);
-            extents = waited.unwrap_or_else(PoisonError::into_inner).0;
+    /// `WouldBlock`: too many are on their way out.
+    pub(crate) fn leave(&self, key: ExtentKey) -> io::Result<Option<ExtentKey>> {
+        let mut state = self.lock();
+        if !state.extents.contains(&key) {
+            return Ok(None);
         }
-        Ok(())
+        if state.leaving == LEAVING {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        state.leaving += 1;
+        state.extents.remove(&key);
+        Ok(Some(key))
     }
 
+    /// The kernel holds nothing any more.
+    pub(crate) fn clear(&self) {
+        *self.lock() = State::default();
+    }
+
+    /// Extents of which the kernel holds pages.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        self.lock().len()
+        let state = self.lock();
+        state.extents.len() + state.leaving
     }
 
-    fn note(&self, key: ExtentKey) {
-        self.lock().insert(key);
+    pub(crate) fn note(&self, key: ExtentKey) {
+        self.lock().extents.insert(key);
     }
 
-    fn forget(&self, key: ExtentKey) {
-        self.lock().remove(&key);
-        self.forgotten.notify_all();
+    pub(crate) fn has_left(&self) {
+        let mut state = self.lock();
+        let left = state.leaving.checked_sub(1);
+        state.leaving = left.expect("invariant: an extent leaves once");
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashSet<ExtentKey>> {
-        self.extents.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -146,25 +158,16 @@ impl Extents {
         }
     }
 
-    /// Lets go of an extent; whoever waits is told, unless the kernel refused.
+    /// Lets go of an extent.
     pub(crate) fn forget(&mut self, key: ExtentKey, ring: &mut Ring, registered: &Registered) {
-        let Some(entry) = self.entries.get(&key).copied() else {
-            return;
-        };
+        let entry = self.entries.remove(&key);
+        let entry = entry.expect("invariant: what is on its way out was registered");
         if let Err(error) = ring.clear_extent(entry) {
+            // It counts as leaving, and its entry is not used again: the kernel keeps the pages.
             tracing::error!("io_uring: an extent cannot be deregistered: {error}");
             return;
         }
-        self.entries.remove(&key);
         self.free.push(entry);
-        registered.forget(key);
-    }
-
-    /// Lets go of everything.
-    pub(crate) fn forget_all(&mut self, ring: &mut Ring, registered: &Registered) {
-        let keys: Vec<ExtentKey> = self.entries.keys().copied().collect();
-        for key in keys {
-            self.forget(key, ring, registered);
-        }
+        registered.has_left();
     }
 }

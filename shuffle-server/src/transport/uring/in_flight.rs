@@ -14,7 +14,7 @@ use std::sync::Arc;
 use io_uring::cqueue;
 use slotmap::{DefaultKey, Key as _, KeyData, SlotMap};
 
-use super::operation::{Completion, Tag};
+use super::operation::{Completion, Tag, Usage};
 use super::piece::Gather;
 
 /// `IORING_NOTIF_USAGE_ZC_COPIED`: the sign bit of a notification's result.
@@ -52,10 +52,12 @@ pub(crate) enum Purpose {
 struct Op {
     held: Held,
     purpose: Purpose,
-    sent: bool,
+    /// Bytes, once the result has come; 0 if that is an error.
+    sent: Option<usize>,
     /// A notification follows the result; known once that has come.
     notifies: bool,
-    notified: bool,
+    /// What the notification says: whether the kernel made a copy after all.
+    copied: Option<bool>,
 }
 
 /// See the module's header. What is in it when it is dropped is leaked: the kernel may still read it.
@@ -70,9 +72,9 @@ impl InFlight {
         let key = self.ops.insert(Op {
             held,
             purpose,
-            sent: false,
+            sent: None,
             notifies: false,
-            notified: false,
+            copied: None,
         });
         (key.data().as_ffi(), &self.ops[key].held)
     }
@@ -109,28 +111,33 @@ impl InFlight {
                 return Some(Completion::Bell { armed: more });
             }
         };
-        let (mut sent, mut copied) = (None, None);
+        let mut sent = None;
         if notification {
-            op.notified = true;
-            copied = Some(result & COPIED != 0);
+            op.copied = Some(result & COPIED != 0);
         } else {
-            op.sent = true;
             op.notifies = more;
-            sent = Some(match usize::try_from(result) {
-                Ok(count) => Ok(count),
-                Err(_) => Err(io::Error::from_raw_os_error(-result)),
-            });
+            let count = usize::try_from(result);
+            op.sent = Some(count.unwrap_or(0));
+            sent = Some(count.map_err(|_| io::Error::from_raw_os_error(-result)));
         }
-        let released = op.sent && (op.notified || !op.notifies);
+        let released = op.sent.is_some() && (op.copied.is_some() || !op.notifies);
+        let mut usage = None;
         if released {
+            // One that failed has been neither copied nor not.
+            usage = op.copied.zip(op.sent.filter(|bytes| *bytes > 0));
             self.ops.remove(key);
         }
         Some(Completion::Send {
             tag,
             sent,
             released,
-            copied,
+            usage: usage.map(|(copied, bytes)| Usage { copied, bytes }),
         })
+    }
+
+    /// The kernel reads nothing any more: what is left is dropped.
+    pub(crate) fn clear(&mut self) {
+        self.ops.clear();
     }
 }
 

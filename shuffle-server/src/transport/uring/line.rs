@@ -1,6 +1,7 @@
 //! One connection, seen from the server's thread: gathers go in, buffers come back.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -11,6 +12,7 @@ use buffer_pool::SlotRef;
 use super::engine::{Engine, Place};
 use super::mail::{Command, LineMail};
 use super::piece::Gather;
+use super::sender::{Report, ZeroCopySends};
 
 /// Gathers under way at once: the ring starts the next without asking for it. Those of which every byte is sent and only
 /// the notification is missing do not count.
@@ -28,12 +30,45 @@ pub(crate) struct Line {
 #[derive(Debug, Default)]
 struct State {
     unsent: usize,
-    /// Buffers lent to the ring.
-    lent: usize,
+    lent: Lent,
     failed: bool,
     closed: bool,
-    copied: u64,
-    uncopied: u64,
+    zero_copy: ZeroCopySends,
+}
+
+/// The buffers of each gather that is with the ring. They are noted here, so that none is lost with a ring's thread.
+#[derive(Debug, Default)]
+struct Lent {
+    /// `None`: that gather has come back, and one before it has not.
+    gathers: VecDeque<Option<Vec<SlotRef>>>,
+    /// Number of the first of them.
+    first: u64,
+}
+
+impl Lent {
+    fn is_empty(&self) -> bool {
+        self.gathers.is_empty()
+    }
+
+    fn lend(&mut self, gather: &Gather) {
+        self.gathers.push_back(Some(gather.slots().collect()));
+    }
+
+    /// # Panics
+    /// If this gather is not lent.
+    fn take_back(&mut self, number: u64, done: &mut Vec<SlotRef>) {
+        let at = number.checked_sub(self.first).and_then(|at| usize::try_from(at).ok());
+        let gather = at.and_then(|at| self.gathers.get_mut(at)).and_then(Option::take);
+        done.extend(gather.expect("invariant: a gather comes back once"));
+        while self.gathers.front().is_some_and(Option::is_none) {
+            self.gathers.pop_front();
+            self.first += 1;
+        }
+    }
+
+    fn take_back_all(&mut self, done: &mut Vec<SlotRef>) {
+        done.extend(self.gathers.drain(..).flatten().flatten());
+    }
 }
 
 impl Line {
@@ -58,7 +93,7 @@ impl Line {
     /// Whether nothing that was given is under way, as far as has been heard.
     pub(crate) fn is_idle(&self) -> bool {
         let state = self.state.borrow();
-        state.unsent == 0 && state.lent == 0
+        state.unsent == 0 && state.lent.is_empty()
     }
 
     /// Sends these bytes behind all others.
@@ -67,13 +102,16 @@ impl Line {
     /// If there is no room.
     pub(crate) fn send(&self, gather: Gather) {
         assert!(self.has_room(), "invariant: no more is sent than there is room for");
-        {
-            let mut state = self.state.borrow_mut();
-            state.unsent += 1;
-            state.lent += gather.slots().count();
-        }
-        if let Some(place) = self.place {
-            self.engine.push(place, |line| Command::Send { line, gather });
+        let mut state = self.state.borrow_mut();
+        state.unsent += 1;
+        state.lent.lend(&gather);
+        if state.closed {
+            // Nobody else would say that it comes back.
+            drop(gather);
+            self.mail.post(Report::default(), true);
+        } else if let Some(place) = self.place {
+            // Refused by a ring whose thread is ending: everything comes back with its last word.
+            let _ = self.engine.push(place, |line| Command::Send { line, gather });
         }
     }
 
@@ -87,16 +125,17 @@ impl Line {
         };
         let mut state = self.state.borrow_mut();
         let report = news.report;
-        let (unsent, lent) = (
-            state.unsent.checked_sub(report.sent),
-            state.lent.checked_sub(report.slots.len()),
-        );
+        let unsent = state.unsent.checked_sub(report.sent);
         state.unsent = unsent.expect("invariant: a gather is sent once");
-        state.lent = lent.expect("invariant: a buffer comes back once");
-        state.copied += report.copied;
-        state.uncopied += report.uncopied;
-        state.closed |= news.closed;
-        done.extend(report.slots);
+        state.zero_copy.add(report.zero_copy);
+        for number in report.released {
+            state.lent.take_back(number, done);
+        }
+        if news.closed {
+            state.closed = true;
+            state.unsent = 0;
+            state.lent.take_back_all(done);
+        }
         match report.failed {
             Some(error) if !std::mem::replace(&mut state.failed, true) => Err(error),
             _ => Ok(true),
@@ -108,17 +147,17 @@ impl Line {
         self.mail.wait().await;
     }
 
-    /// Zero-copy sends so far: those the kernel copied after all, and the others.
-    pub(crate) fn zero_copy_sends(&self) -> (u64, u64) {
-        let state = self.state.borrow();
-        (state.copied, state.uncopied)
+    /// Zero-copy sends since this was asked last, as the kernel has reported of them.
+    pub(crate) fn take_zero_copy_sends(&self) -> ZeroCopySends {
+        std::mem::take(&mut self.state.borrow_mut().zero_copy)
     }
 
     /// Ends the connection: what is out is given up. Resolves when the kernel reads nothing of it any more; then every buffer
     /// has come back.
-    pub(crate) async fn finish(mut self, done: &mut Vec<SlotRef>) {
+    pub(crate) async fn finish(&mut self, done: &mut Vec<SlotRef>) {
         let Some(place) = self.place.take() else { return };
-        self.engine.push(place, |line| Command::Close { line });
+        // Refused: it is being closed already.
+        let _ = self.engine.push(place, |line| Command::Close { line });
         loop {
             // Its end is known.
             let _ = self.take_news(done);
@@ -127,10 +166,6 @@ impl Line {
             }
             self.wait().await;
         }
-        debug_assert!(
-            self.is_idle(),
-            "invariant: a line that is closed has given back everything"
-        );
         self.engine.free(place);
     }
 }
@@ -138,7 +173,7 @@ impl Line {
 impl Drop for Line {
     fn drop(&mut self) {
         if let Some(place) = self.place {
-            self.engine.push(place, |line| Command::Close { line });
+            let _ = self.engine.push(place, |line| Command::Close { line });
         }
     }
 }

@@ -16,10 +16,13 @@
 //! | in the kernel | the ring's operations and the sender | |
 //! | sent, a notification missing | the operation and the sender | |
 //! | released by its last operation | | before its buffers are reported |
-//! | still in the kernel when the thread ends | nobody | never |
+//! | still in the kernel when the server ends | nobody | never |
 //!
 //! A connection that ends has its operations cancelled and its socket let go of; each operation completes still, and its
 //! memory comes back by that, never earlier.
+//!
+//! A ring whose thread panics, or on which a system call fails for good, is given up: its connections are told at once and
+//! break, new ones go another way. The thread stays only until the kernel has let go of the ring; then everything comes back.
 
 mod engine;
 mod extents;
@@ -39,7 +42,9 @@ mod strategy;
 #[cfg(test)]
 mod tests;
 mod unavailable;
+mod witness;
 mod worker;
 
 pub(crate) use engine::Engine;
+pub(crate) use sender::ZeroCopySends;
 pub(crate) use strategy::UringSend;

@@ -48,9 +48,18 @@ pub(crate) enum Completion {
         sent: Option<io::Result<usize>>,
         /// The kernel reads this operation's memory no more; comes once for each operation.
         released: bool,
-        /// What a notification reports: whether the kernel made a copy after all.
-        copied: Option<bool>,
+        /// Of a zero-copy send that has sent something, when it is released: what its notification reported.
+        usage: Option<Usage>,
     },
+}
+
+/// How a zero-copy send went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Usage {
+    /// The kernel made a copy after all.
+    pub(crate) copied: bool,
+    /// So many were sent.
+    pub(crate) bytes: usize,
 }
 
 /// Whether to wait for a completion.

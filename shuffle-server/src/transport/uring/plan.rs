@@ -154,6 +154,13 @@ impl ZeroCopy {
         }
     }
 
+    /// Such a send was given up before it began: whether it works is still not known.
+    pub(crate) fn handle_unsent(&mut self) {
+        if *self == Self::Trying {
+            *self = Self::Untried;
+        }
+    }
+
     /// A notification says whether the kernel copied after all.
     pub(crate) fn handle_report(&mut self, copied: bool) {
         *self = match *self {

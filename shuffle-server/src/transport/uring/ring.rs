@@ -17,7 +17,7 @@
 //! 1. *Life*: everything an operation names (message header, slices, bytes) is [`Held`] by it and lies on the heap or in a
 //!    mapping, so moving what holds it does not move it. [`InFlight`] drops it only at the operation's last completion: the
 //!    only one, or the notification where the first said that one follows, in whatever order they come. Dropping the ring
-//!    earlier leaks what is still in flight; it never frees it.
+//!    earlier leaks what is still in flight; [`Ring::close`] frees it, once the kernel has let go of the whole ring.
 //! 2. *No writer*: a [`Gather`] is never changed once made. Its payload is leased ([`buffer_pool::Leased`]): nobody in this
 //!    process can get the buffer for writing, and the server grants it to no other process, before the lease ends.
 //! 3. *Registered memory*: an [`Extent`] keeps the mapping its addresses lie in until the kernel has forgotten the entry. The
@@ -40,6 +40,7 @@ use io_uring::{IoUring, Probe, opcode};
 use super::in_flight::{Held, InFlight, Purpose};
 use super::operation::{Completion, Manner, Tag, Wait, passes};
 use super::piece::{Gather, Piece};
+use super::witness::Witness;
 
 /// `IORING_SEND_ZC_REPORT_USAGE`, which the crate does not export.
 const REPORT_USAGE: u16 = 1 << 3;
@@ -59,6 +60,7 @@ pub(crate) struct Ring {
     ring: IoUring,
     in_flight: InFlight,
     extents: Vec<Option<Extent>>,
+    witness: Option<Witness>,
     _one_thread: PhantomData<*const ()>,
 }
 
@@ -77,6 +79,7 @@ impl Ring {
             ring,
             in_flight: InFlight::default(),
             extents: Vec::new(),
+            witness: None,
             _one_thread: PhantomData,
         })
     }
@@ -104,10 +107,32 @@ impl Ring {
     /// What the kernel says.
     pub(crate) fn make_tables(&mut self, files: u32, extents: u16) -> io::Result<()> {
         let submitter = self.ring.submitter();
-        submitter.register_files_sparse(files)?;
+        // The witness stands behind the sockets.
+        submitter.register_files_sparse(files + 1)?;
+        let (witness, registered) = Witness::new()?;
+        submitter.register_files_update(files, &[registered.as_raw_fd()])?;
         submitter.register_buffers_sparse(extents.into())?;
         self.extents.resize_with(extents.into(), || None);
+        self.witness = Some(witness);
         Ok(())
+    }
+
+    /// Ends the ring. What the kernel still reads it is made to give up; this waits until it reads nothing any more, and then
+    /// the memory of all operations is dropped.
+    pub(crate) fn close(self) {
+        let Self {
+            ring,
+            mut in_flight,
+            extents,
+            witness,
+            ..
+        } = self;
+        drop(ring);
+        if let Some(witness) = witness {
+            witness.wait();
+            in_flight.clear();
+        }
+        drop(extents);
     }
 
     /// Registers a socket; the kernel holds it until [`Self::clear_file`].

@@ -1,7 +1,7 @@
 //! One connection's sending, as a state machine without a ring: jobs in, chains of operations out, completions in, reports out.
 //!
 //! ```text
-//!   waiting ──poll_chain──> sending ──all bytes sent──> unreleased ──last memory released──> slots reported
+//!   waiting ──poll_chain──> sending ──all bytes sent──> unreleased ──last memory released──> released
 //!              (one chain at a time)                     (notifications come when they come)
 //! ```
 //!
@@ -11,8 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::rc::Rc;
 
-use buffer_pool::SlotRef;
-
+use super::operation::Usage;
 use super::piece::{Gather, Piece};
 use super::plan::{Cursor, Limits, Step, ZeroCopy, plan};
 
@@ -29,31 +28,55 @@ pub(crate) struct Chain {
 pub(crate) struct Report {
     /// Jobs of which every byte has been taken by the kernel, or that will never be.
     pub(crate) sent: usize,
-    /// Buffers that the kernel reads no more.
-    pub(crate) slots: Vec<SlotRef>,
+    /// Jobs of which the kernel reads no buffer any more, by their numbers: counted from 0 as they were given.
+    pub(crate) released: Vec<u64>,
     /// The connection is broken; said once.
     pub(crate) failed: Option<io::Error>,
-    /// Zero-copy sends that were none, and those that were, as the notifications said.
+    /// What the notifications of zero-copy sends said.
+    pub(crate) zero_copy: ZeroCopySends,
+}
+
+/// Zero-copy sends by what the kernel reported of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct ZeroCopySends {
+    /// Sends that the kernel copied after all.
     pub(crate) copied: u64,
+    /// Sends that it did not copy, and their bytes.
     pub(crate) uncopied: u64,
+    pub(crate) uncopied_bytes: u64,
+}
+
+impl ZeroCopySends {
+    pub(crate) fn add(&mut self, more: Self) {
+        self.copied += more.copied;
+        self.uncopied += more.uncopied;
+        self.uncopied_bytes += more.uncopied_bytes;
+    }
 }
 
 impl Report {
+    pub(crate) fn failed(error: io::Error) -> Self {
+        Self {
+            failed: Some(error),
+            ..Self::default()
+        }
+    }
+
     /// Adds what has happened after this.
     pub(crate) fn merge(&mut self, later: Self) {
         self.sent += later.sent;
-        self.copied += later.copied;
-        self.uncopied += later.uncopied;
+        self.zero_copy.add(later.zero_copy);
         self.failed = self.failed.take().or(later.failed);
-        if self.slots.is_empty() {
-            self.slots = later.slots;
+        if self.released.is_empty() {
+            self.released = later.released;
         } else {
-            self.slots.extend(later.slots);
+            self.released.extend(later.released);
         }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.sent == 0 && self.slots.is_empty() && self.failed.is_none() && self.copied + self.uncopied == 0
+        let no_sends = self.zero_copy == ZeroCopySends::default();
+        self.sent == 0 && self.released.is_empty() && self.failed.is_none() && no_sends
     }
 }
 
@@ -140,7 +163,11 @@ impl Sender {
                 job.cursor.advance(&job.gather, count);
                 out.broken |= count < step.bytes;
             }
-            Err(error) if out.broken && is_cancelled(&error) => {}
+            Err(error) if out.broken && is_cancelled(&error) => {
+                if step.extent.is_some() {
+                    self.zero_copy.handle_unsent();
+                }
+            }
             Err(error) if step.extent.is_some() && !is_cancelled(&error) => {
                 // A copying send will tell whether it is the connection that is broken.
                 self.zero_copy.handle_refused();
@@ -168,10 +195,14 @@ impl Sender {
     }
 
     /// A notification says whether a zero-copy send was copied after all.
-    pub(crate) fn handle_copied(&mut self, copied: bool) {
-        self.zero_copy.handle_report(copied);
-        self.report.copied += u64::from(copied);
-        self.report.uncopied += u64::from(!copied);
+    pub(crate) fn handle_usage(&mut self, usage: Usage) {
+        self.zero_copy.handle_report(usage.copied);
+        let bytes = if usage.copied { 0 } else { usage.bytes };
+        self.report.zero_copy.add(ZeroCopySends {
+            copied: u64::from(usage.copied),
+            uncopied: u64::from(!usage.copied),
+            uncopied_bytes: u64::try_from(bytes).expect("invariant: usize fits u64"),
+        });
     }
 
     /// The connection is over: nothing more is sent. What is out is still waited for.
@@ -227,11 +258,11 @@ impl Sender {
     }
 
     /// The last of a job's memory is free: its leases end here, before anybody is told.
-    fn release(&mut self, job: u64) {
-        let job = self.unreleased.remove(&job);
+    fn release(&mut self, number: u64) {
+        let job = self.unreleased.remove(&number);
         let gather = job.map(|job| job.gather).and_then(Rc::into_inner);
-        let gather = gather.expect("invariant: nobody else has the bytes that no operation reads");
-        self.report.slots.extend(gather.slots());
+        drop(gather.expect("invariant: nobody else has the bytes that no operation reads"));
+        self.report.released.push(number);
     }
 }
 

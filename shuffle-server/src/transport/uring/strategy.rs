@@ -7,14 +7,14 @@ use std::rc::Rc;
 
 use buffer_pool::SlotRef;
 use shuffle_protocol::ShuffleError;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use super::engine::{Engine, Settings};
 use super::line::Line;
 use super::piece::Gather;
 use crate::server::Service;
 use crate::transport::outbox::{MAX_SLICES, Outbox, WRITE_BYTES};
-use crate::transport::send::{SendStrategy, Strategy};
+use crate::transport::send::{Counted, SendStrategy, Strategy};
 
 /// Rings are for machines with many connections: one for so many processors.
 const PROCESSORS_PER_RING: usize = 8;
@@ -24,6 +24,7 @@ const MAX_RINGS: usize = 4;
 #[derive(Debug)]
 pub(crate) struct UringSend {
     line: Line,
+    counted: Counted,
 }
 
 impl UringSend {
@@ -32,12 +33,21 @@ impl UringSend {
     pub(crate) fn open(service: &Service, socket: impl AsFd) -> Option<Self> {
         let rings = service.rings.get_or_init(|| start(service)).as_ref()?;
         match Line::open(rings, socket) {
-            Ok(line) => Some(Self { line }),
+            Ok(line) => Some(Self {
+                line,
+                counted: Counted::new(&service.sending, Strategy::Uring),
+            }),
             Err(error) => {
                 warn!("a connection is copied: {error}");
                 None
             }
         }
+    }
+}
+
+impl UringSend {
+    fn count_reports(&self) {
+        self.counted.all().add_zero_copy(self.line.take_zero_copy_sends());
     }
 }
 
@@ -74,9 +84,13 @@ impl SendStrategy for UringSend {
     }
 
     fn try_send(&self, outbox: &mut Outbox, done: &mut Vec<SlotRef>) -> io::Result<()> {
-        let mut moved = self.line.take_news(done)?;
+        let news = self.line.take_news(done);
+        self.count_reports();
+        let mut moved = news?;
         if self.line.has_room() && !outbox.is_empty() {
+            let before = outbox.unsent_payload();
             self.line.send(Gather::new(outbox.take(WRITE_BYTES, MAX_SLICES)));
+            self.counted.all().add_ringed(before - outbox.unsent_payload());
             moved = true;
         }
         if moved {
@@ -99,13 +113,16 @@ impl SendStrategy for UringSend {
         Ok(())
     }
 
+    async fn stirs(&self) {
+        self.line.wait().await;
+    }
+
     fn handle_pong(&self, _nonce: u64, _done: &mut Vec<SlotRef>) -> Result<(), ShuffleError> {
         Ok(())
     }
 
-    async fn finish(self, done: &mut Vec<SlotRef>) {
-        let (copied, uncopied) = self.line.zero_copy_sends();
-        debug!("zero-copy sends: {uncopied}, and {copied} that the kernel copied after all");
+    async fn finish(mut self, done: &mut Vec<SlotRef>) {
         self.line.finish(done).await;
+        self.count_reports();
     }
 }

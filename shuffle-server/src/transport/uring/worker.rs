@@ -11,11 +11,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::extents::{Extents, Registered};
-use super::mail::{Command, Inbox, LineMail};
+use super::mail::{Command, Inbox, Post, dead};
 use super::operation::{Completion, Manner, Tag, Wait};
 use super::plan::Limits;
 use super::ring::Ring;
-use super::sender::Sender;
+use super::sender::{Report, Sender};
 
 /// One message takes at most so many pieces, one chain so many operations.
 const LIMITS: Limits = Limits { slices: 128, steps: 64 };
@@ -31,7 +31,7 @@ pub(crate) struct Shared {
 
 struct Line {
     sender: Sender,
-    mail: Arc<LineMail>,
+    post: Post,
     closing: bool,
     /// The ring has its socket.
     has_file: bool,
@@ -44,6 +44,7 @@ pub(crate) struct Worker {
     ring: Ring,
     shared: Arc<Shared>,
     extents: Extents,
+    commands: VecDeque<Command>,
     lines: Vec<Option<Line>>,
     /// Lines that may have something to submit or to report.
     due: VecDeque<u32>,
@@ -57,6 +58,7 @@ impl Worker {
             ring,
             shared,
             extents,
+            commands: VecDeque::new(),
             lines,
             due: VecDeque::new(),
             stop: None,
@@ -67,10 +69,11 @@ impl Worker {
     ///
     /// # Errors
     /// The ring itself does not work any more.
-    pub(crate) fn run(mut self) -> io::Result<()> {
+    pub(crate) fn run(&mut self) -> io::Result<()> {
         self.listen()?;
         loop {
-            for command in self.shared.inbox.take() {
+            self.shared.inbox.take(&mut self.commands);
+            while let Some(command) = self.commands.pop_front() {
                 self.handle_command(command)?;
             }
             self.serve_due()?;
@@ -87,13 +90,39 @@ impl Worker {
                 self.handle_completion(completion)?;
             }
         }
-        self.extents.forget_all(&mut self.ring, &self.shared.registered);
         Ok(())
+    }
+
+    /// The end of a ring that does not work any more: its connections are told at once, their buffers come back when the kernel
+    /// is done with all of them. Waits for that, however long it takes: only this thread has to.
+    pub(crate) fn bury(mut self) {
+        let unheard = self.shared.inbox.close();
+        for line in self.lines.iter().flatten() {
+            line.post.report(Report::failed(dead()));
+        }
+        for (number, line) in self.lines.iter_mut().enumerate() {
+            if line.as_ref().is_some_and(|line| line.has_file) {
+                // A socket that its connection has closed is then reset, and what lies in it for the kernel to send goes. One
+                // that cannot be let go of here goes with the ring, or when the other side is given up.
+                let _ = self
+                    .ring
+                    .clear_file(u32::try_from(number).expect("invariant: lines are counted in 32 bits"));
+            }
+        }
+        self.ring.close();
+        self.shared.registered.clear();
+        drop((unheard, self.commands));
+        for line in self.lines.into_iter().flatten() {
+            let Line { sender, post, .. } = line;
+            // Its leases end before anybody is told.
+            drop(sender);
+            post.close(Report::default());
+        }
     }
 
     fn handle_command(&mut self, command: Command) -> io::Result<()> {
         match command {
-            Command::Open { line, socket, mail } => self.open(line, &socket, mail),
+            Command::Open { line, socket, post } => self.open(line, &socket, post),
             Command::Send { line, gather } => {
                 if let Some(open) = self.line(line) {
                     open.sender.handle_job(gather);
@@ -108,14 +137,16 @@ impl Worker {
                     self.close(u32::try_from(line).expect("invariant: lines are counted in 32 bits"))?;
                 }
             }
+            #[cfg(test)]
+            Command::Do(deed) => deed.0()?,
         }
         Ok(())
     }
 
-    fn open(&mut self, line: u32, socket: &OwnedFd, mail: Arc<LineMail>) {
+    fn open(&mut self, line: u32, socket: &OwnedFd, post: Post) {
         let mut open = Line {
             sender: Sender::default(),
-            mail,
+            post,
             closing: false,
             has_file: true,
             due: false,
@@ -214,13 +245,13 @@ impl Worker {
                 tracing::error!("io_uring: a socket cannot be let go of: {error}");
             }
         }
-        let closed = line.closing && line.sender.is_idle();
         let report = line.sender.take_report();
-        if closed || !report.is_empty() {
-            line.mail.post(report, closed);
-        }
-        if closed {
-            *place = None;
+        if !(line.closing && line.sender.is_idle()) {
+            if !report.is_empty() {
+                line.post.report(report);
+            }
+        } else if let Some(line) = place.take() {
+            line.post.close(report);
         }
     }
 
@@ -240,15 +271,15 @@ impl Worker {
                 tag,
                 sent,
                 released,
-                copied,
+                usage,
             } => {
                 let line = self.line(tag.line);
                 let sender = &mut line.expect("invariant: a line stays until nothing of it is out").sender;
                 if let Some(result) = sent {
                     sender.handle_sent(tag.step, result);
                 }
-                if let Some(copied) = copied {
-                    sender.handle_copied(copied);
+                if let Some(usage) = usage {
+                    sender.handle_usage(usage);
                 }
                 if released {
                     sender.handle_released(tag.job);

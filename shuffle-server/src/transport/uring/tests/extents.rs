@@ -3,12 +3,13 @@
 use std::io::Read as _;
 use std::net::{TcpListener, TcpStream};
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buffer_pool::{ArenaKind, Backing as _, MemfdBacking, PoolConfig};
 
-use super::memory::{BUFFER_BYTES, BUFFERS, EXTENT_BUFFERS, JOB, Memory, fill, payload_of, settings};
+use super::memory::{BUFFER_BYTES, BUFFERS, EXTENT_BUFFERS, JOB, Memory, ONE_COPIED, fill, payload_of, settings};
 use crate::transport::uring::engine::Engine;
+use crate::transport::uring::extents::{ExtentKey, LEAVING, Registered};
 use crate::transport::uring::line::Line;
 use crate::transport::uring::piece::{Gather, Piece};
 
@@ -19,7 +20,7 @@ async fn send_alone(engine: &Rc<Engine>, payload: Piece) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let mut there = listener.accept().unwrap().0;
-    let line = Line::open(engine, &here).unwrap();
+    let mut line = Line::open(engine, &here).unwrap();
     line.send(Gather::new(vec![payload]));
     let mut arrived = vec![0; usize::try_from(BUFFER_BYTES).unwrap()];
     there.read_exact(&mut arrived).unwrap();
@@ -28,10 +29,80 @@ async fn send_alone(engine: &Rc<Engine>, payload: Piece) -> Vec<u8> {
         tokio::time::timeout(PATIENCE, line.wait()).await.expect("news in time");
         line.take_news(&mut done).unwrap();
     }
-    assert_eq!(line.zero_copy_sends(), (1, 0), "it went through a registered buffer");
+    assert_eq!(
+        line.take_zero_copy_sends(),
+        ONE_COPIED,
+        "it went through a registered buffer"
+    );
     line.finish(&mut done).await;
     assert_eq!(done.len(), 1);
     arrived
+}
+
+/// The ring forgets on its own thread, and nobody waits for it.
+async fn until_registered(engine: &Engine, extents: usize) {
+    let until = Instant::now() + PATIENCE;
+    while engine.registered_extents() != extents {
+        assert!(Instant::now() < until, "{} are registered", engine.registered_extents());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// The ring's thread stands still, and the server's does not: an extent leaves, is punched and comes back, and what is sent
+/// then are its new bytes.
+#[tokio::test]
+async fn the_server_does_not_wait_for_a_ring_to_forget() {
+    let engine = Rc::new(Engine::start(settings()).unwrap());
+    let memory = Memory::new();
+    let holder = engine.page_holder();
+    memory.fill(0, 1);
+    send_alone(&engine, memory.payload(0)).await;
+    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
+    engine.make(move || {
+        let _ = wait.lock().unwrap().recv_timeout(PATIENCE);
+        Ok(())
+    });
+    holder.let_go(JOB, ArenaKind::Write, 0).unwrap();
+    memory.file.punch(0).unwrap();
+    memory.file.allocate(0).unwrap();
+    memory.fill(0, 2);
+    assert_eq!(engine.registered_extents(), 1, "the ring has not even heard of it");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let mut there = listener.accept().unwrap().0;
+    let mut line = Line::open(&engine, &here).unwrap();
+    line.send(Gather::new(vec![memory.payload(0)]));
+    go_on.send(()).unwrap();
+    let mut arrived = vec![0; usize::try_from(BUFFER_BYTES).unwrap()];
+    there.read_exact(&mut arrived).unwrap();
+    assert!(arrived.iter().all(|byte| *byte == 2), "not the page that was punched");
+    line.finish(&mut Vec::new()).await;
+    assert_eq!(engine.registered_extents(), 1);
+}
+
+/// The kernel keeps the pages of what is on its way out: so only so many may be.
+#[test]
+fn no_more_extents_leave_at_once_than_may() {
+    let registered = Registered::default();
+    let key = |extent| ExtentKey {
+        job: JOB,
+        arena: ArenaKind::Write,
+        extent,
+    };
+    let most = u32::try_from(LEAVING).unwrap();
+    for extent in 0..=most {
+        registered.note(key(extent));
+    }
+    assert_eq!(registered.leave(key(1000)).unwrap(), None);
+    for extent in 0..most {
+        assert_eq!(registered.leave(key(extent)).unwrap(), Some(key(extent)));
+    }
+    let refused = registered.leave(key(most)).unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::WouldBlock);
+    registered.has_left();
+    assert_eq!(registered.leave(key(most)).unwrap(), Some(key(most)));
+    assert_eq!(registered.len(), LEAVING);
 }
 
 #[tokio::test]
@@ -59,7 +130,7 @@ async fn an_extent_is_registered_once_and_let_go_before_it_is_punched() {
     assert_eq!(engine.registered_extents(), 2);
 
     holder.let_go(JOB, ArenaKind::Write, 0).unwrap();
-    assert_eq!(engine.registered_extents(), 1);
+    until_registered(&engine, 1).await;
     holder.let_go(JOB, ArenaKind::Read, 1).unwrap();
     holder.let_go(JOB, ArenaKind::Write, 3).unwrap();
     assert_eq!(
@@ -98,7 +169,7 @@ async fn an_extent_that_leaves_an_arena_is_registered_no_more() {
         assert!(arrived.iter().all(|byte| *byte == round));
         assert_eq!(engine.registered_extents(), 1);
         backing.move_out(JOB, ArenaKind::Write, 1).unwrap();
-        assert_eq!(engine.registered_extents(), 0);
+        until_registered(&engine, 0).await;
         backing.move_in(JOB, ArenaKind::Write, 1).unwrap();
     }
 }

@@ -2,7 +2,7 @@ use std::rc::Rc;
 
 use super::memory::Memory;
 use crate::transport::uring::in_flight::{Held, InFlight, Purpose};
-use crate::transport::uring::operation::{Completion, Tag};
+use crate::transport::uring::operation::{Completion, Tag, Usage};
 
 const MORE: u32 = 1 << 1;
 const NOTIFICATION: u32 = 1 << 3;
@@ -44,6 +44,33 @@ fn memory_is_dropped_at_the_last_completion_in_either_order() {
     assert!(released(in_flight.handle_completion(key, -libc::EPIPE, 0)));
     assert!(memory.is_free(0));
     assert_eq!(in_flight.sends(), 0);
+}
+
+fn usage(completion: Option<Completion>) -> Option<Usage> {
+    match completion {
+        Some(Completion::Send { usage, .. }) => usage,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_a_notification_reports_counts_for_the_bytes_that_were_sent() {
+    let memory = Memory::new();
+    let mut in_flight = InFlight::default();
+    for (word, copied) in [(0, false), (i32::MIN, true)] {
+        let key = send(&memory, &mut in_flight);
+        assert_eq!(usage(in_flight.handle_completion(key, 10, MORE)), None);
+        let said = usage(in_flight.handle_completion(key, word, NOTIFICATION));
+        assert_eq!(said, Some(Usage { copied, bytes: 10 }));
+        let key = send(&memory, &mut in_flight);
+        assert_eq!(usage(in_flight.handle_completion(key, word, NOTIFICATION)), None);
+        let said = usage(in_flight.handle_completion(key, 10, MORE));
+        assert_eq!(said, Some(Usage { copied, bytes: 10 }));
+    }
+    let key = send(&memory, &mut in_flight);
+    in_flight.handle_completion(key, -libc::ECANCELED, MORE);
+    let said = usage(in_flight.handle_completion(key, 0, NOTIFICATION));
+    assert_eq!(said, None, "nothing was sent, so nothing went without a copy");
 }
 
 #[test]

@@ -1,3 +1,4 @@
+mod death;
 mod extents;
 mod in_flight;
 mod memory;

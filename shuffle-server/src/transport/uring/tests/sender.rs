@@ -6,6 +6,7 @@ use std::io;
 use proptest::prelude::*;
 
 use super::memory::{Memory, bytes_of};
+use crate::transport::uring::operation::Usage;
 use crate::transport::uring::plan::{Limits, Step, ZeroCopy};
 use crate::transport::uring::sender::{Chain, Sender};
 
@@ -70,7 +71,7 @@ impl Kernel {
             self.notifications.pop_front()
         };
         if let Some((job, copied)) = next {
-            sender.handle_copied(copied);
+            sender.handle_usage(Usage { copied, bytes: 1 });
             sender.handle_released(job);
         }
     }
@@ -126,9 +127,12 @@ proptest! {
             let report = sender.take_report();
             prop_assert!(report.failed.is_none());
             sent += report.sent;
-            for slot in report.slots {
-                prop_assert!(memory.is_free(slot.slot), "its lease has ended before it is reported");
-                returned.push(slot.slot);
+            for number in report.released {
+                let first = u32::try_from(number).unwrap() * 2;
+                for slot in [first, first + 1] {
+                    prop_assert!(memory.is_free(slot), "its lease has ended before it is reported");
+                    returned.push(slot);
+                }
             }
             if kernel.results.is_empty() && kernel.notifications.is_empty() && what == 4 {
                 idle_steps += 1;
@@ -154,24 +158,24 @@ fn a_broken_connection_keeps_what_the_kernel_still_reads() {
     sender.fail(io::ErrorKind::ConnectionAborted.into());
     let report = sender.take_report();
     assert!(report.failed.is_some());
-    assert!(report.slots.is_empty(), "the first is out, the second is behind it");
+    assert!(report.released.is_empty(), "the first is out, the second is behind it");
 
     sender.handle_sent(0, Ok(40));
     sender.handle_released(0);
     sender.handle_sent(1, Err(cancelled()));
     let report = sender.take_report();
     assert_eq!(
-        (report.sent, report.slots.len()),
+        (report.sent, report.released.len()),
         (2, 1),
         "the second was never in the kernel"
     );
     assert!(memory.is_free(1) && !memory.is_free(0));
     assert!(sender.poll_chain(LIMITS, &mut |_| None).is_none());
 
-    sender.handle_copied(true);
+    sender.handle_usage(Usage { copied: true, bytes: 1 });
     sender.handle_released(0);
     let report = sender.take_report();
-    assert_eq!((report.slots.len(), report.copied), (1, 1));
+    assert_eq!((report.released.len(), report.zero_copy.copied), (1, 1));
     assert!(report.failed.is_none(), "said once");
     assert!(memory.is_free(0) && sender.is_idle());
 }
@@ -193,6 +197,20 @@ fn a_refused_zero_copy_send_is_copied_and_none_is_tried_again() {
 }
 
 #[test]
+fn a_zero_copy_send_that_never_began_says_nothing_about_zero_copy() {
+    let memory = Memory::new();
+    let (mut sender, mut kernel) = (Sender::default(), Kernel::default());
+    sender.handle_job(memory.gather(&[0]));
+    let chain = sender.poll_chain(LIMITS, &mut |_| Some(0)).unwrap();
+    // The head is cut short, what is linked behind it is given up.
+    kernel.submit(&chain, 1, false, false);
+    drop(chain);
+    kernel.say_result(&mut sender);
+    kernel.say_result(&mut sender);
+    assert_eq!(sender.zero_copy(), ZeroCopy::Untried);
+}
+
+#[test]
 fn an_error_of_a_copying_send_breaks_the_connection() {
     let memory = Memory::new();
     let mut sender = Sender::default();
@@ -202,7 +220,7 @@ fn an_error_of_a_copying_send_breaks_the_connection() {
     sender.handle_released(0);
     let report = sender.take_report();
     assert_eq!(report.failed.map(|error| error.kind()), Some(io::ErrorKind::BrokenPipe));
-    assert_eq!(report.slots.len(), 1);
+    assert_eq!(report.released.len(), 1);
     sender.handle_job(memory.gather(&[1]));
-    assert_eq!(sender.take_report().slots.len(), 1, "nothing more is sent");
+    assert_eq!(sender.take_report().released.len(), 1, "nothing more is sent");
 }

@@ -130,13 +130,13 @@ fn one_round(piece: u32, zero_copy: bool) -> Figures {
 fn reap(ring: &mut Ring, mut with: impl FnMut(bool, bool, Option<bool>)) {
     while let Some(completion) = ring.next_completion() {
         if let Completion::Send {
-            sent, released, copied, ..
+            sent, released, usage, ..
         } = completion
         {
             if let Some(result) = &sent {
                 assert!(result.as_ref().is_ok_and(|count| *count > 0), "{result:?}");
             }
-            with(sent.is_some(), released, copied);
+            with(sent.is_some(), released, usage.map(|usage| usage.copied));
         }
     }
 }
