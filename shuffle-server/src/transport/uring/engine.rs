@@ -3,7 +3,6 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
@@ -150,7 +149,7 @@ impl Drop for Engine {
                 continue;
             }
             if let Some(handle) = thread.handle.take() {
-                // Its panics it has caught itself.
+                // It cannot have panicked: that ends the process.
                 let _ = handle.join();
             }
         }
@@ -215,14 +214,10 @@ fn run(shared: &Arc<Shared>, settings: Settings, files: u32, ready: &SyncSender<
     let Some(ring) = ring else { return };
     let extents = Extents::new(extents, settings.extent_buffers);
     let mut worker = Worker::new(ring, Arc::clone(shared), extents, files);
-    // Nothing is shared with the thread but mail. What it leaves behind half done is only given back, never used.
-    let why = match catch_unwind(AssertUnwindSafe(|| worker.run())) {
-        Ok(Ok(())) => return,
-        Ok(Err(error)) => error.to_string(),
-        Err(_) => "it panicked".to_owned(),
-    };
-    tracing::error!("an io_uring thread has ended ({why}): its connections break, and are made again without it");
-    worker.bury();
+    if let Err(error) = worker.run() {
+        tracing::error!("an io_uring thread has ended ({error}): its connections break, and are made again without it");
+        worker.bury();
+    }
 }
 
 fn open(files: u32, extents: u16) -> Result<Ring, Unavailable> {
@@ -251,7 +246,7 @@ impl PageHolder for Holder {
     }
 }
 
-/// A panic at the end of a ring, where connections wait for what they are owed: the process ends, as for the server's own tasks.
+/// A panic in a ring's thread is a broken invariant of our own: the process ends, as for the server's own tasks.
 struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

@@ -21,7 +21,7 @@
 //! A connection that ends has its operations cancelled and its socket let go of; each operation completes still, and its
 //! memory comes back by that, never earlier.
 //!
-//! A ring whose thread panics, or on which a system call fails for good, is given up: its connections are told at once and
+//! A ring on which a system call fails for good is given up: its connections are told at once and
 //! break, new ones go another way. The thread stays only until the kernel has let go of the ring; then everything comes back.
 
 mod engine;

@@ -86,11 +86,6 @@ async fn a_ring_that_fails_tells_its_connections_and_gives_everything_back() {
     dies(|| Err(io::Error::from_raw_os_error(libc::EBADF))).await;
 }
 
-#[tokio::test]
-async fn a_thread_that_panics_tells_its_connections_and_gives_everything_back() {
-    dies(|| panic!("for a test")).await;
-}
-
 /// What was given to a ring that is dying, and what it had not looked at yet, is not lost.
 #[tokio::test]
 async fn what_a_dying_ring_has_not_heard_of_comes_back() {
