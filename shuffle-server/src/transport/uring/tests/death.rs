@@ -92,7 +92,7 @@ async fn what_a_dying_ring_has_not_heard_of_comes_back() {
     let engine = Rc::new(Engine::start(settings()).unwrap());
     let memory = Memory::new();
     let (here, _there) = pair();
-    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let (go_on, wait) = std::sync::mpsc::sync_channel::<()>(1);
     let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
     engine.make(move || {
         let _ = wait.lock().unwrap().recv_timeout(PATIENCE);

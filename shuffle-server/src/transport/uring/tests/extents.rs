@@ -57,7 +57,7 @@ async fn the_server_does_not_wait_for_a_ring_to_forget() {
     let holder = engine.page_holder();
     memory.fill(0, 1);
     send_alone(&engine, memory.payload(0)).await;
-    let (go_on, wait) = std::sync::mpsc::channel::<()>();
+    let (go_on, wait) = std::sync::mpsc::sync_channel::<()>(1);
     let wait = std::sync::Arc::new(std::sync::Mutex::new(wait));
     engine.make(move || {
         let _ = wait.lock().unwrap().recv_timeout(PATIENCE);
