@@ -88,7 +88,8 @@ fn parse_block(line: &str) -> Option<(u64, usize)> {
     Some((first_line.parse().ok()?, length.parse().ok()?))
 }
 
-const START_TIMEOUT: Duration = Duration::from_secs(60);
+/// All others are started first, of which there may be thousands. A parent that dies ends its workers anyway.
+const START_TIMEOUT: Duration = Duration::from_secs(600);
 const INPUT_BYTES: usize = 256 << 10;
 
 #[cfg(test)]

@@ -102,16 +102,16 @@ pub(crate) fn publish(
     table: &impl Display,
     target: Option<&JsonTarget>,
 ) -> Result<(), BenchError> {
-    if target == Some(&JsonTarget::Standard) {
-        eprintln!("{table}");
-    } else {
-        println!("{table}");
+    if let Some(target) = target {
+        let written = target.write(report);
+        written.attempt(|| "cannot write the JSON report".to_owned())?;
     }
-    target.map_or(Ok(()), |target| {
-        target
-            .write(report)
-            .attempt(|| "cannot write the JSON report".to_owned())
-    })
+    // The object is written by now; who closes the table's pipe early has seen enough of it.
+    let _ = match target {
+        Some(JsonTarget::Standard) => writeln!(io::stderr(), "{table}"),
+        _ => writeln!(io::stdout(), "{table}"),
+    };
+    Ok(())
 }
 
 #[cfg(test)]

@@ -55,8 +55,8 @@ pub(super) fn report(args: &CompareArgs, samples: &[Sample], latencies: &[(NodeP
         streams: args.streams,
         buffers: args.measure.buffers,
         cores: args.cores.clone(),
-        ratios: ratios(&sides, false),
-        ratios_with_checksums: ratios(&sides, true),
+        ratios: ratios(&sides, false, args.measure.rounds),
+        ratios_with_checksums: ratios(&sides, true, args.measure.rounds),
         noise: rounded(Spread::of(&sides.iter().map(Side::noise).collect::<Vec<_>>()).median),
         sides,
         strategy: remote().find_map(|sample| sample.strategy),
@@ -101,7 +101,10 @@ fn side(name: &'static str, checksums: bool, samples: &[Sample]) -> Option<Side>
     })
 }
 
-fn ratios(sides: &[Side], checksums: bool) -> Ratios {
+/// Fewer rounds do not tell noise from a difference.
+const LEAST_ROUNDS: u32 = 3;
+
+fn ratios(sides: &[Side], checksums: bool, rounds: u32) -> Ratios {
     let find = |name: &str| {
         sides
             .iter()
@@ -111,7 +114,7 @@ fn ratios(sides: &[Side], checksums: bool) -> Ratios {
         let (ours, theirs) = (find(ours)?, find(theirs)?);
         Some(Ratio {
             value: rounded(ours.best.gb_per_s_median / theirs.best.gb_per_s_median),
-            called: ours.spread().differs_from(&theirs.spread()),
+            called: rounds >= LEAST_ROUNDS && ours.spread().differs_from(&theirs.spread()),
         })
     };
     Ratios {
@@ -126,7 +129,7 @@ fn ratios(sides: &[Side], checksums: bool) -> Ratios {
 
 #[cfg(test)]
 mod tests {
-    use super::{Sample, ratios, side};
+    use super::{LEAST_ROUNDS, Sample, ratios, side};
 
     fn sample(side: &'static str, variant: &str, gb_per_s: f64) -> Sample {
         Sample {
@@ -161,7 +164,7 @@ mod tests {
             .collect();
         assert_eq!(sides.len(), 4);
         assert_eq!((sides[1].best.variant.as_str(), sides[1].variants.len()), ("fast", 2));
-        let ratios = ratios(&sides, false);
+        let ratios = ratios(&sides, false, LEAST_ROUNDS);
         let (ring, stream) = (
             ratios.local_vs_ring.expect("both"),
             ratios.local_vs_unix_stream.expect("both"),
@@ -171,5 +174,7 @@ mod tests {
         let relay = ratios.local_vs_relay.expect("both");
         assert!((relay.value - 6.1 / 8.1).abs() < 1e-6 && relay.called);
         assert!(ratios.remote_vs_tcp.is_none() && ratios.remote_vs_relay.is_none());
+        let early = super::ratios(&sides, false, LEAST_ROUNDS - 1);
+        assert!(!early.local_vs_ring.expect("both").called, "too few rounds");
     }
 }
