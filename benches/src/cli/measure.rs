@@ -91,7 +91,7 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "BYTES", default_value = "32k", value_parser = parse_buffer)]
     pub buffer_size: u32,
     /// Buffers in circulation for each writer, and on another node for each gate
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(2..=65_536))]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(2..=65_536))]
     pub buffers: u32,
     /// How servers send to other nodes
     #[arg(long, value_enum, default_value = "auto")]
@@ -99,8 +99,8 @@ pub struct MeasureArgs {
     /// An option of shuffle-server for every server of the run, such as stripes=2; may be repeated
     #[arg(long = "server-option", value_name = "NAME=VALUE")]
     pub server_options: Vec<String>,
-    /// Buffers that a producer fills, or a consumer reads, before its process does anything else; default 8, in `compare` the
-    /// better of 8 and 32
+    /// Buffers that a producer fills, or a consumer reads, before its task yields; default 8, in `compare` the best of 8, 32
+    /// and never
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub turn: Option<u32>,
     /// What every scenario has in common.

@@ -78,9 +78,9 @@ fn relays_verify_on_one_core_and_every_variant_is_named() {
     assert_eq!(report["cores"], serde_json::json!([core]), "{report}");
     let sides = report["sides"].as_array().expect("sides");
     for (name, variants) in [
-        ("local", &["turns of 8", "turns of 32"][..]),
+        ("local", &["32 KiB", "turns of 8", "turns of 32"][..]),
         ("relay", &["8 a message", "16 a message", "32 a message"]),
-        ("remote", &["turns of 8", "turns of 32"]),
+        ("remote", &["32 KiB", "turns of 8", "turns of 32"]),
         (
             "remote_relay",
             &["gathers of 256 KiB", "gathers of 512 KiB", "gathers of 1024 KiB"],

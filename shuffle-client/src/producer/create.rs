@@ -85,6 +85,7 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
         after_each_record: spec.flush_interval == FlushInterval::AfterEachRecord,
         checksums: spec.checksums,
         compression: spec.compression,
+        max_buffers: spec.max_buffers,
     };
     let writer = Arc::new(WriterShared::new(partition, config));
     let mut registration = Registration::new(session.clone(), writer)?;

@@ -64,7 +64,7 @@ pub(super) fn contenders(args: &CompareArgs) -> Vec<Contender> {
     let piece = args.measure.buffer_size;
     let mut all = ours(args, "local", NodePath::Local);
     all.push(pairs(args, "ring", "ring in shared memory", Way::Ring, piece));
-    for batch in [8, 16] {
+    for batch in [8, 16, 32] {
         let variant = format!("SOCK_SEQPACKET, {batch} a message");
         all.push(pairs(args, "ring", variant, Way::Packets { batch }, piece));
     }
@@ -109,7 +109,10 @@ fn ours(args: &CompareArgs, side: &'static str, path: NodePath) -> Vec<Contender
     let (buffers, kibibytes) = (measure.buffers, measure.buffer_size >> 10);
     let contender = |turn| Contender {
         side,
-        variant: format!("{buffers} buffers of {kibibytes} KiB, turns of {turn}"),
+        variant: match turn {
+            NO_TURNS => format!("{buffers} buffers of {kibibytes} KiB"),
+            turn => format!("{buffers} buffers of {kibibytes} KiB, turns of {turn}"),
+        },
         how: How::Ours(Box::new(Load {
             producers: args.streams,
             consumers: args.streams,
@@ -173,8 +176,9 @@ fn remote_relays(args: &CompareArgs) -> Vec<Contender> {
     REMOTE_RELAYS.map(relays).to_vec()
 }
 
-/// Buffers that a producer fills, or a consumer reads, before its process does anything else.
-const TURNS: [u32; 2] = [8, 32];
+/// Buffers that a producer fills, or a consumer reads, before its process does anything else: it never yields, or after so many.
+const TURNS: [u32; 3] = [NO_TURNS, 8, 32];
+const NO_TURNS: u32 = u32::MAX;
 const RELAY_BATCHES: [usize; 3] = [8, 16, 32];
 /// Pieces in a message of giver and taker, and bytes in a gather.
 const REMOTE_RELAYS: [(usize, u32); 3] = [(8, 256 << 10), (16, 512 << 10), (32, 1 << 20)];

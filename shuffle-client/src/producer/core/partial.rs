@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use shuffle_protocol::error::Result;
 
-use super::state::{Core, Need, Open, PREFETCH_MOST, Space};
+use super::state::{Core, Need, Open, Space};
 
 impl<B: Space> Core<B> {
     /// Lets every open buffer leave, as far as limits allow. `Need::Limit`: some are still here.
@@ -31,10 +31,7 @@ impl<B: Space> Core<B> {
     /// The producer has to wait for a buffer. If little of what was granted is on its way to readers, waiting would not
     /// help: then the fuller half of the open buffers leaves, and comes back once consumed.
     pub(crate) fn handle_starved(&mut self, waited_long: bool) {
-        if self.taken > self.taken_when_starved {
-            self.taken_when_starved = self.taken;
-            self.prefetch = (2 * self.prefetch).min(PREFETCH_MOST);
-        }
+        self.raise_prefetch();
         let wanted = (self.open.len() / 2).max(1);
         if !waited_long && self.in_flight >= wanted.try_into().unwrap_or(u64::MAX) {
             return;

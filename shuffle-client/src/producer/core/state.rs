@@ -43,6 +43,8 @@ pub(crate) struct CoreConfig {
     pub(crate) after_each_record: bool,
     pub(crate) checksums: bool,
     pub(crate) compression: Compression,
+    /// The most buffers of its local pool.
+    pub(crate) max_buffers: Option<u32>,
 }
 
 /// A buffer that leaves, with its descriptor.
@@ -93,6 +95,7 @@ pub(crate) struct Core<B> {
     pub(super) taken: u64,
     pub(super) demanded: u64,
     pub(super) prefetch: u64,
+    prefetch_most: u64,
     /// What had been taken when that was last raised: one wait raises it once.
     pub(super) taken_when_starved: u64,
     pub(super) in_flight: u64,
@@ -104,9 +107,10 @@ pub(crate) struct Core<B> {
 }
 
 /// Granted buffers kept in hand: at first, and at most. Each time the producer has to wait they are doubled, so that a fast one
-/// asks and hands over by the dozen and a slow one keeps little from others.
+/// asks and hands over by the dozen and a slow one keeps little from others. Never more than half of what it may have: the
+/// other half is on its way.
 const PREFETCH_LEAST: u64 = 2;
-pub(super) const PREFETCH_MOST: u64 = 32;
+const PREFETCH_MOST: u64 = 64;
 
 impl<B: Space> Core<B> {
     pub(crate) fn new(config: CoreConfig) -> Self {
@@ -128,6 +132,10 @@ impl<B: Space> Core<B> {
             taken: 0,
             demanded: 0,
             prefetch: PREFETCH_LEAST,
+            prefetch_most: config
+                .max_buffers
+                .map_or(PREFETCH_MOST, |most| u64::from(most) / 2)
+                .clamp(PREFETCH_LEAST, PREFETCH_MOST),
             taken_when_starved: 0,
             in_flight: 0,
             torn: None,
@@ -262,6 +270,13 @@ impl<B: Space> Core<B> {
     }
 
     // ------------------------------------------------------------------------------------------------- helpers
+
+    pub(super) fn raise_prefetch(&mut self) {
+        if self.taken > self.taken_when_starved {
+            self.taken_when_starved = self.taken;
+            self.prefetch = (2 * self.prefetch).min(self.prefetch_most);
+        }
+    }
 
     pub(super) fn take_free(&mut self) -> Option<B> {
         let buffer = self.free.pop()?;

@@ -44,6 +44,7 @@ pub(super) fn config(subpartitions: u32, max_queued: u32) -> CoreConfig {
         after_each_record: false,
         checksums: true,
         compression: Compression::None,
+        max_buffers: Some(65),
     }
 }
 
