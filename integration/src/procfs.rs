@@ -1,6 +1,6 @@
 //! What the kernel says about a process: memory, descriptors, threads, time, connections.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -53,23 +53,31 @@ pub fn cpu_time(pid: u32) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 1000 / per_second))
 }
 
-/// Allocated bytes of the process's memfds whose name contains `name`, each file once.
+/// Allocated bytes of the process's memfds whose name contains `name`, each file once. Memory that moves from one to another
+/// while they are looked at is not counted in both: they are looked at until two looks in a row see the same.
 #[must_use]
 pub fn memfd_bytes(pid: u32, name: &str) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let mut seen = BTreeSet::new();
-    let mut bytes = 0;
-    for (path, target) in descriptors(pid) {
-        if target.starts_with("/memfd:") && target.contains(name) {
-            let Ok(meta) = fs::metadata(path) else {
-                continue;
-            };
-            if seen.insert(meta.ino()) {
-                bytes += meta.blocks() * 512;
-            }
+    const MOST_LOOKS: u32 = 100;
+    let mut before = memfds(pid, name);
+    for _ in 0..MOST_LOOKS {
+        let now = memfds(pid, name);
+        if now == before {
+            break;
         }
+        before = now;
     }
-    bytes
+    before.values().sum()
+}
+
+/// Allocated bytes of each of them, by inode.
+fn memfds(pid: u32, name: &str) -> BTreeMap<u64, u64> {
+    use std::os::unix::fs::MetadataExt;
+    descriptors(pid)
+        .into_iter()
+        .filter(|(_, target)| target.starts_with("/memfd:") && target.contains(name))
+        .filter_map(|(path, _)| fs::metadata(path).ok())
+        .map(|meta| (meta.ino(), meta.blocks() * 512))
+        .collect()
 }
 
 /// Addresses on which the process listens (IPv4).
