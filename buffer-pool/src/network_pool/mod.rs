@@ -256,8 +256,16 @@ impl<B: Backing> NetworkPool<B> {
     /// Forgets that a move failed. Without this a move is tried again when the next buffer comes home; call it now and
     /// then, since what was missing may have come from outside.
     pub fn retry_moves(&mut self) {
-        self.stirred |= self.moves_failed;
-        self.moves_failed = false;
+        self.stirred |= std::mem::take(&mut self.moves_failed);
+        let retiring: Vec<JobKey> = self
+            .jobs
+            .iter()
+            .filter(|(_, job)| job.retiring)
+            .map(|(key, _)| *key)
+            .collect();
+        for job in retiring {
+            self.finish_retired(job);
+        }
     }
 
     /// All who hold or are guaranteed buffers, largest first.

@@ -6,6 +6,7 @@ use buffer_pool::Backing;
 use shuffle_protocol::{ShuffleError, error::ErrorKind};
 
 use super::{Node, PendingKind, Wake};
+use crate::peer::Path;
 
 impl<B: Backing> Node<B> {
     /// From now on new partitions are refused. Readers and writers that are there go on, and gates may still be opened: what
@@ -30,6 +31,7 @@ impl<B: Backing> Node<B> {
             && self.gates.is_empty()
             && self.pending.is_empty()
             && !self.groups.are_joined()
+            && !self.paths.values().any(Path::has_messages)
     }
 
     /// Ends every partition and channel with this error, and every session.

@@ -71,7 +71,7 @@ impl<B: Backing> Node<B> {
                 let cause = control::required(verdict.cause, "cause")?.into();
                 self.handle_group_verdict(now, JobId::new(verdict.job), &named(verdict.group)?, cause);
             }
-            Message::GroupJoin(join) => self.handle_group_join(from, JobId::new(join.job), &named(join.group)?),
+            Message::GroupJoin(join) => self.handle_group_join(now, from, JobId::new(join.job), &named(join.group)?),
             Message::GroupLeave(leave) => {
                 self.handle_group_leave(from, JobId::new(leave.job), GroupId::new(leave.group));
             }

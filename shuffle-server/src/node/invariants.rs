@@ -36,7 +36,7 @@ impl<B: Backing> Node<B> {
     fn check_groups(&self) {
         let mut watches: HashSet<_> = self.groups.watches().collect();
         for (id, path) in &self.paths {
-            for (job, group) in &path.groups {
+            for (job, group) in path.groups.keys() {
                 assert!(
                     watches.remove(&(*job, *group, id)),
                     "a path is watched for a group that does not need it"

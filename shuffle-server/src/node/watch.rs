@@ -1,5 +1,6 @@
 //! How the loss of a server is noticed by the groups that it concerns; see `partition::group`.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
 use buffer_pool::Backing;
@@ -16,27 +17,34 @@ const MAX_WATCHED: usize = 65_536;
 impl<B: Backing> Node<B> {
     /// A member more. With the first of them the node joins the group.
     pub(crate) fn join_group(&mut self, now: Instant, job: JobId, group: &GroupRef, member: MemberRef) {
+        let is_new = self.groups.get_mut(job, group.id).is_none();
         let state = self.groups.state(job, group);
         let is_first = state.members.is_empty();
         state.members.insert(member);
-        if !is_first {
-            return;
-        }
-        if group.home != self.config.address {
-            return self.watch_home(now, job, group);
-        }
-        if state.joined.is_empty() {
-            self.ask_deputies(now, job, group);
+        if group.home == self.config.address {
+            if is_new {
+                self.ask_deputies(now, job, group);
+            }
+        } else if is_first {
+            self.watch_home(now, job, group.id);
         }
     }
 
-    fn watch_home(&mut self, now: Instant, job: JobId, group: &GroupRef) {
-        let id = self.path_to(&group.home, 0);
-        self.groups.state(job, group).watched = Some(id);
-        if let Some(path) = self.paths.get_mut(id) {
-            path.groups.insert((job, group.id));
+    fn watch_home(&mut self, now: Instant, job: JobId, group: GroupId) {
+        let Some(state) = self.groups.get_mut(job, group) else {
+            return;
+        };
+        let known = state.group.clone();
+        if known.home == self.config.address {
+            return;
         }
-        self.tell_node(now, &group.home, join_message(job, group));
+        let id = self.path_to(&known.home, 0);
+        self.groups.state(job, &known).watched = Some(id);
+        if let Some(path) = self.paths.get_mut(id) {
+            path.watch(job, group);
+        }
+        self.tell_path_surely(id, join_message(job, &known));
+        self.want_link(now, id);
     }
 
     /// This home server may have been restarted, and others may remember what it has forgotten.
@@ -57,44 +65,46 @@ impl<B: Backing> Node<B> {
             return;
         }
         if state.members.is_empty() {
-            self.unwatch_home(now, job, group);
+            self.unwatch_home(now, job, group.id);
         }
         self.groups.forget_if_over(job, group.id);
     }
 
-    fn unwatch_home(&mut self, now: Instant, job: JobId, group: &GroupRef) {
-        let watched = self
-            .groups
-            .get_mut(job, group.id)
-            .and_then(|state| state.watched.take());
+    /// Also where the home server is given up: it may have been told of the join, or be told yet.
+    fn unwatch_home(&mut self, now: Instant, job: JobId, group: GroupId) {
+        let watched = self.groups.get_mut(job, group).and_then(|state| state.watched.take());
         let Some(id) = watched else { return };
         if let Some(path) = self.paths.get_mut(id) {
-            path.groups.remove(&(job, group.id));
+            path.groups.remove(&(job, group));
         }
-        if !self.is_given_up(now, &group.home) {
-            let leave = control::GroupLeave {
-                job: job.value(),
-                group: group.id.value(),
-            };
-            self.tell_node(now, &group.home, Message::GroupLeave(leave));
-        }
+        let leave = control::GroupLeave {
+            job: job.value(),
+            group: group.value(),
+        };
+        self.tell_path_surely(id, Message::GroupLeave(leave));
+        self.want_link(now, id);
     }
 
     /// Another node has members of a group. Without a verdict only its home server has to keep that in mind.
-    pub(crate) fn handle_group_join(&mut self, from: PathId, job: JobId, group: &GroupRef) {
+    pub(crate) fn handle_group_join(&mut self, now: Instant, from: PathId, job: JobId, group: &GroupRef) {
         if let Some(verdict) = self.groups.shared_verdict(job, group.id) {
             return self.tell_path_surely(from, super::groups::verdict_message(job, group, &verdict));
         }
         if group.home != self.config.address {
             return;
         }
+        let known = self.groups.get_mut(job, group.id).map(|state| state.group.home.clone());
         let Some(path) = self.paths.get_mut(from) else { return };
-        if path.groups.len() == MAX_WATCHED {
+        let is_elsewhere = known.as_ref().is_some_and(|home| *home != self.config.address);
+        if is_elsewhere || path.groups.len() >= MAX_WATCHED {
             self.counters.refused += 1;
             return;
         }
-        path.groups.insert((job, group.id));
+        path.watch(job, group.id);
         self.groups.state(job, group).joined.insert(from);
+        if known.is_none() {
+            self.ask_deputies(now, job, group);
+        }
     }
 
     /// Another node has no member of the group any more.
@@ -121,13 +131,35 @@ impl<B: Backing> Node<B> {
                 path.groups.remove(&(job, group.id));
             }
         }
-        self.unwatch_home(now, job, group);
+        self.unwatch_home(now, job, group.id);
     }
 
-    /// A peer is lost, or forgets what it was: for the groups that it was watched for that is the failure of a member.
+    /// A peer is lost: for the groups that it was watched for that is the failure of a member.
     pub(crate) fn fail_groups_of(&mut self, now: Instant, id: PathId, error: &ShuffleError) {
         let Some(path) = self.paths.get_mut(id) else { return };
-        for (job, group) in std::mem::take(&mut path.groups) {
+        let all = std::mem::take(&mut path.groups);
+        self.fail_groups(now, id, all.into_keys(), error);
+    }
+
+    /// A peer was restarted: so it is for the groups of which its last start has heard, or was heard.
+    pub(crate) fn fail_known_groups_of(&mut self, now: Instant, id: PathId, error: &ShuffleError) {
+        let Some(path) = self.paths.get_mut(id) else { return };
+        let (known, new) = std::mem::take(&mut path.groups)
+            .into_iter()
+            .partition(|(_, incarnation)| incarnation.is_some());
+        path.groups = new;
+        let known: BTreeMap<_, _> = known;
+        self.fail_groups(now, id, known.into_keys(), error);
+    }
+
+    fn fail_groups(
+        &mut self,
+        now: Instant,
+        id: PathId,
+        groups: impl Iterator<Item = (JobId, GroupId)>,
+        error: &ShuffleError,
+    ) {
+        for (job, group) in groups {
             let Some(state) = self.groups.get_mut(job, group) else {
                 continue;
             };

@@ -116,7 +116,7 @@ impl<B: Backing> Node<B> {
         });
         let path = &mut self.paths[path_id];
         path.link = Some(id);
-        path.incarnation = Some(info.incarnation);
+        path.meet(info.incarnation);
         path.connections += 1;
         path.down_since = None;
         path.refused_since = None;

@@ -74,6 +74,8 @@ impl<B: Backing> Node<B> {
         path.suspect = Some((now + self.config.dead_peer_after, error.clone()));
         path.down_since = None;
         path.refused_since = None;
+        // All that was of this start has failed here; whatever is begun from now on is of the next.
+        path.incarnation = None;
         path.forget_messages();
         path.forget_closing();
         tracing::warn!(node = %path.node, "peer given up: {error}");
@@ -92,7 +94,7 @@ impl<B: Backing> Node<B> {
         )
         .node(&path.node);
         self.fail_channels_of(now, id, &error);
-        self.fail_groups_of(now, id, &error);
+        self.fail_known_groups_of(now, id, &error);
     }
 
     fn fail_channels_of(&mut self, now: Instant, id: PathId, error: &ShuffleError) {

@@ -1,6 +1,6 @@
 //! The way to another node: whether there is a connection, whether one is needed, and when to give up.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
 use buffer_pool::Backing;
@@ -46,8 +46,9 @@ pub(crate) struct Path {
     pub(crate) suspect: Option<(Instant, ShuffleError)>,
     /// Somebody asked while the peer was suspect: one dial tries again.
     pub(crate) probing: bool,
-    /// Groups that fail when this peer is lost: it has members of them, or is their home server.
-    pub(crate) groups: BTreeSet<(JobId, GroupId)>,
+    /// Groups that fail when this peer is lost: it has members of them, or is their home server. With the start of its server
+    /// that knows; `None` until there is a connection.
+    pub(crate) groups: BTreeMap<(JobId, GroupId), Option<Incarnation>>,
     durable: VecDeque<(u64, Message)>,
     /// The number of the last ping behind something that must arrive.
     durable_count: u64,
@@ -77,7 +78,7 @@ impl Path {
             broken_by: None,
             suspect: None,
             probing: false,
-            groups: BTreeSet::new(),
+            groups: BTreeMap::new(),
             durable: VecDeque::new(),
             durable_count: 0,
             closing: BTreeMap::new(),
@@ -172,6 +173,36 @@ impl Path {
     pub(super) fn forget_closing(&mut self) {
         self.closing.clear();
         self.unsaid.clear();
+    }
+
+    /// The peer matters to this group from now on.
+    pub(crate) fn watch(&mut self, job: JobId, group: GroupId) {
+        let incarnation = self.incarnation.filter(|_| self.link.is_some());
+        self.groups.insert((job, group), incarnation);
+    }
+
+    /// A connection to this start of its server is there: it hears of everything that it has not heard of.
+    pub(crate) fn meet(&mut self, incarnation: Incarnation) {
+        self.incarnation = Some(incarnation);
+        for heard in self.groups.values_mut() {
+            heard.get_or_insert(incarnation);
+        }
+    }
+
+    /// The other side is to hear something yet.
+    pub(crate) fn has_messages(&self) -> bool {
+        !self.durable.is_empty()
+    }
+
+    /// Nothing is wanted of the peer but an answer to questions that it may well never have been meant for.
+    fn only_asks(&self) -> bool {
+        let is_question = |(_, message): &(u64, Message)| matches!(message, Message::GroupJoin(_));
+        self.inlets.is_empty()
+            && self.outlets.is_empty()
+            && self.groups.is_empty()
+            && self.closing.is_empty()
+            && self.has_messages()
+            && self.durable.iter().all(is_question)
     }
 
     /// Nothing is kept that the other side must hear.
@@ -283,6 +314,13 @@ impl<B: Backing> Node<B> {
         let silent_until = down_since + self.config.dead_peer_after;
         let refused_until = path.refused_since.map(|since| since + self.config.refused_grace);
         let until = refused_until.map_or(silent_until, |refused| refused.min(silent_until));
+        if until <= now && path.only_asks() {
+            // A server that is still to be started is not to be taken for a lost one because of a question.
+            path.forget_messages();
+            path.down_since = None;
+            path.refused_since = None;
+            return self.check_path(now, id);
+        }
         if until <= now {
             let silent_for = now.saturating_duration_since(down_since);
             let what = if refused_until.is_some_and(|refused| refused <= now) {

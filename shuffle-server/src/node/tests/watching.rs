@@ -138,3 +138,78 @@ fn a_group_without_members_is_watched_by_nobody() {
         "its home server is lost to nobody"
     );
 }
+
+/// The home server was lost and is back, before the group was begun.
+#[test]
+fn a_group_is_not_failed_by_a_restart_before_it() {
+    let mut scene = Scene::new(3, 32);
+    let (reader, session) = (scene.attach(0), scene.attach(0));
+    scene.open(0, reader, HOME, partition(1), None);
+    scene.exchange();
+    scene.kill(HOME);
+    for _ in 0..40 {
+        scene.pass(Duration::from_millis(100));
+        scene.exchange();
+    }
+    assert_eq!(scene.received(0, reader).2.len(), 1, "it was given up");
+    scene.restart(HOME);
+    scene.create(0, session, partition(5), 1, 1, Some(&group(3, HOME)));
+    scene.exchange();
+    wait_long(&mut scene);
+    assert_eq!(scene.received(0, session).2, []);
+    let member = scene.attach(HOME);
+    scene.create(HOME, member, partition(6), 1, 1, Some(&group(3, HOME)));
+    scene.nodes[0].handle_session_closed(scene.now, session, false);
+    scene.exchange();
+    assert_eq!(
+        causes(&mut scene, &[(HOME, member)])[0].kind(),
+        &ErrorKind::ExecutorDied,
+        "and it is watched"
+    );
+}
+
+/// A deputy that is still to be started is asked in vain, and is no lost peer for that.
+#[test]
+fn a_question_makes_no_suspect() {
+    let mut scene = Scene::new(3, 32);
+    scene.kill(2);
+    let (home, reader) = (scene.attach(HOME), scene.attach(HOME));
+    scene.create(HOME, home, partition(5), 1, 1, Some(&group(3, HOME)));
+    for _ in 0..40 {
+        scene.pass(Duration::from_millis(100));
+        scene.exchange();
+    }
+    scene.restart(2);
+    let producer = scene.attach(2);
+    scene.create(2, producer, partition(6), 1, 1, Some(&group(3, HOME)));
+    scene.open(HOME, reader, 2, partition(6), Some(&group(3, HOME)));
+    scene.exchange();
+    wait_long(&mut scene);
+    assert_eq!(scene.received(HOME, reader).2, [], "it is asked for its partition");
+}
+
+/// The member ends before its home server is there again: who was told of the join is told of the leave.
+#[test]
+fn a_join_is_always_taken_back() {
+    let mut scene = Scene::new(3, 32);
+    let reader = scene.attach(0);
+    scene.open(0, reader, HOME, partition(1), None);
+    scene.exchange();
+    scene.kill(HOME);
+    for _ in 0..25 {
+        scene.pass(Duration::from_millis(100));
+        scene.exchange();
+    }
+    let session = scene.attach(0);
+    scene.create(0, session, partition(5), 1, 1, Some(&group(3, HOME)));
+    scene.finish(0, session, partition(5), &Totals::default());
+    scene.open(0, session, 0, partition(5), Some(&group(3, HOME)));
+    scene.close_gate(0, session, partition(5));
+    scene.restart(HOME);
+    scene.exchange();
+    wait_long(&mut scene);
+    assert!(!scene.nodes[HOME].groups.are_joined());
+    scene.nodes[HOME].start_drain(scene.now);
+    scene.exchange();
+    assert!(scene.nodes[HOME].is_drained());
+}

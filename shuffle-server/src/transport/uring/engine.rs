@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use buffer_pool::{ArenaKind, JobKey, PageHolder};
 use rustix::process::{Resource, getrlimit};
@@ -27,6 +27,10 @@ const MAX_FILES: u32 = 1024;
 const MAX_EXTENTS: u32 = 1 << 14;
 /// How long the end waits for a ring's thread, which itself waits a second for the kernel.
 const JOIN_WITHIN: Duration = Duration::from_secs(2);
+/// How long an extent waits for those that leave before it, and how often it looks. A ring needs microseconds for each, and this
+/// holds up the server's one thread.
+const LEAVE_WITHIN: Duration = Duration::from_millis(100);
+const LEAVE_LOOK: Duration = Duration::from_micros(200);
 /// How long a ring may take to be made.
 const START_WITHIN: Duration = Duration::from_secs(5);
 
@@ -237,12 +241,25 @@ impl PageHolder for Holder {
     fn let_go(&self, job: JobKey, arena: ArenaKind, extent: u32) -> io::Result<()> {
         let key = ExtentKey { job, arena, extent };
         for ring in &self.0 {
-            if let Some(key) = ring.registered.leave(key)? {
+            if let Some(key) = leave(ring, key)? {
                 // One that hears nothing any more lets go of all with its end.
                 let _ = ring.inbox.push(Command::Forget(key));
             }
         }
         Ok(())
+    }
+}
+
+/// Waits a moment where too many are on their way out: a refusal would be one to whoever needs the memory.
+fn leave(ring: &Shared, key: ExtentKey) -> io::Result<Option<ExtentKey>> {
+    let started = Instant::now();
+    loop {
+        match ring.registered.leave(key) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && started.elapsed() < LEAVE_WITHIN => {
+                std::thread::sleep(LEAVE_LOOK);
+            }
+            other => return other,
+        }
     }
 }
 

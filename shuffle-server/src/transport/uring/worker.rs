@@ -111,7 +111,16 @@ impl Worker {
         }
         self.ring.close();
         self.shared.registered.clear();
-        drop((unheard, self.commands));
+        // Leases end before anybody is told that his connection has ended.
+        let (mut opened, mut others) = (Vec::new(), Vec::new());
+        for command in unheard.into_iter().chain(std::mem::take(&mut self.commands)) {
+            match command {
+                Command::Open { post, .. } => opened.push(post),
+                other => others.push(other),
+            }
+        }
+        drop(others);
+        drop(opened);
         for line in self.lines.into_iter().flatten() {
             let Line { sender, post, .. } = line;
             // Its leases end before anybody is told.
