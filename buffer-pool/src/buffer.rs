@@ -173,11 +173,6 @@ impl Shared {
         }
     }
 
-    /// The arena that the buffer is part of.
-    pub fn arena(&self) -> MappedArena {
-        MappedArena::of(Arc::clone(self.view.lease().region()))
-    }
-
     /// The same bytes, uncopied, as [`Bytes`]; the buffer goes home when the last part of them is dropped.
     pub fn into_bytes(self) -> Bytes {
         Bytes::from_owner(self)

@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use bytes::{Bytes, BytesMut};
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
-use shuffle_protocol::frame::{Batch, DataHead, EndEntry, Frame, GrantEntry, NumberEntry, SlotEntry};
+use shuffle_protocol::frame::{Batch, DataHead, EndEntry, Entry, Frame, GrantEntry, NumberEntry, SlotEntry};
 use shuffle_protocol::ids::{RequestId, StreamId, WriterId};
 
 use super::shared::{Lifeline, SessionShared, Waiting};
@@ -70,21 +70,18 @@ impl Dispatch {
         let Some(lifeline) = self.lifeline.upgrade() else {
             return Ok(());
         };
-        let mut arrivals = Vec::with_capacity(slots.len());
-        let mut stream = None;
-        for entry in slots.iter() {
-            if let Some(before) = stream.replace(entry.stream)
-                && before != entry.stream
-            {
-                self.handle_arrivals(before, &mut arrivals);
-            }
+        let view = |entry: SlotEntry| {
             let view = self.shared.memory.view(&entry, None, lifeline.clone())?;
-            arrivals.push(Arrival::Buffer(entry, view));
-        }
-        if let Some(stream) = stream {
-            self.handle_arrivals(stream, &mut arrivals);
-        }
-        Ok(())
+            Ok(Arrival::Buffer(entry, view))
+        };
+        by_runs(
+            slots,
+            |entry| entry.stream,
+            view,
+            |stream, arrivals| {
+                self.handle_arrivals(stream, arrivals);
+            },
+        )
     }
 
     fn handle_inline(&self, entry: SlotEntry, payload: Bytes) -> Result<()> {
@@ -120,20 +117,15 @@ impl Dispatch {
 
     /// Buffers of one writer that come together are put into its books together.
     fn handle_grants(&self, grants: &Batch<GrantEntry>) -> Result<()> {
-        let mut buffers = Vec::with_capacity(grants.len());
-        let mut writer = None;
-        for grant in grants.iter() {
-            if let Some(before) = writer.replace(grant.writer)
-                && before != grant.writer
-            {
-                self.grant(before, &mut buffers);
-            }
-            buffers.push(self.shared.memory.filling(grant.slot)?);
-        }
-        if let Some(writer) = writer {
-            self.grant(writer, &mut buffers);
-        }
-        Ok(())
+        let filling = |grant: GrantEntry| self.shared.memory.filling(grant.slot);
+        by_runs(
+            grants,
+            |grant| grant.writer,
+            filling,
+            |writer, buffers| {
+                self.grant(writer, buffers);
+            },
+        )
     }
 
     fn grant(&self, id: WriterId, buffers: &mut Vec<super::Filling>) {
@@ -200,6 +192,28 @@ impl Dispatch {
         }
         Ok(())
     }
+}
+
+/// Makes something of each entry, and hands over together what stands together and is for the same place.
+fn by_runs<E: Entry, P: Copy + PartialEq, T>(
+    entries: &Batch<E>,
+    place: impl Fn(&E) -> P,
+    make: impl Fn(E) -> Result<T>,
+    hand_over: impl Fn(P, &mut Vec<T>),
+) -> Result<()> {
+    let mut run = Vec::with_capacity(entries.len());
+    let mut of = None;
+    for entry in entries.iter() {
+        let to = place(&entry);
+        if let Some(before) = of.replace(to).filter(|before| *before != to) {
+            hand_over(before, &mut run);
+        }
+        run.push(make(entry)?);
+    }
+    if let Some(last) = of {
+        hand_over(last, &mut run);
+    }
+    Ok(())
 }
 
 fn unexpected(message: &str) -> ShuffleError {

@@ -1,11 +1,10 @@
 //! How the loss of a server is noticed by the groups that it concerns; see `partition::group`.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 use buffer_pool::Backing;
 use shuffle_protocol::control::{self, control::Message};
-use shuffle_protocol::{GroupId, GroupRef, JobId, ShuffleError};
+use shuffle_protocol::{GroupId, GroupRef, Incarnation, JobId, ShuffleError};
 
 use super::Node;
 use crate::partition::{MemberRef, judges};
@@ -134,32 +133,22 @@ impl<B: Backing> Node<B> {
         self.unwatch_home(now, job, group.id);
     }
 
-    /// A peer is lost: for the groups that it was watched for that is the failure of a member.
-    pub(crate) fn fail_groups_of(&mut self, now: Instant, id: PathId, error: &ShuffleError) {
-        let Some(path) = self.paths.get_mut(id) else { return };
-        let all = std::mem::take(&mut path.groups);
-        self.fail_groups(now, id, all.into_keys(), error);
-    }
-
-    /// A peer was restarted: so it is for the groups of which its last start has heard, or was heard.
-    pub(crate) fn fail_known_groups_of(&mut self, now: Instant, id: PathId, error: &ShuffleError) {
-        let Some(path) = self.paths.get_mut(id) else { return };
-        let (known, new) = std::mem::take(&mut path.groups)
-            .into_iter()
-            .partition(|(_, incarnation)| incarnation.is_some());
-        path.groups = new;
-        let known: BTreeMap<_, _> = known;
-        self.fail_groups(now, id, known.into_keys(), error);
-    }
-
-    fn fail_groups(
+    /// A peer is lost, or was restarted: for the groups that it was watched for, and that are meant, that is the failure of a
+    /// member.
+    pub(crate) fn fail_groups_of(
         &mut self,
         now: Instant,
         id: PathId,
-        groups: impl Iterator<Item = (JobId, GroupId)>,
         error: &ShuffleError,
+        is_meant: impl Fn(Option<Incarnation>) -> bool,
     ) {
-        for (job, group) in groups {
+        let Some(path) = self.paths.get_mut(id) else { return };
+        let meant = path.groups.iter().filter(|(_, heard)| is_meant(**heard));
+        let meant: Vec<_> = meant.map(|(group, _)| *group).collect();
+        for (job, group) in meant {
+            if let Some(path) = self.paths.get_mut(id) {
+                path.groups.remove(&(job, group));
+            }
             let Some(state) = self.groups.get_mut(job, group) else {
                 continue;
             };

@@ -74,13 +74,11 @@ impl<B: Backing> Node<B> {
         path.suspect = Some((now + self.config.dead_peer_after, error.clone()));
         path.down_since = None;
         path.refused_since = None;
-        // All that was of this start has failed here; whatever is begun from now on is of the next.
-        path.incarnation = None;
         path.forget_messages();
         path.forget_closing();
         tracing::warn!(node = %path.node, "peer given up: {error}");
         self.fail_channels_of(now, id, &error);
-        self.fail_groups_of(now, id, &error);
+        self.fail_groups_of(now, id, &error, |_| true);
         self.timers
             .set_no_later(now + self.config.dead_peer_after, Timer::Path(id));
     }
@@ -94,7 +92,8 @@ impl<B: Backing> Node<B> {
         )
         .node(&path.node);
         self.fail_channels_of(now, id, &error);
-        self.fail_known_groups_of(now, id, &error);
+        // A group that has not been spoken of yet is of the start that is there now.
+        self.fail_groups_of(now, id, &error, |heard| heard.is_some());
     }
 
     fn fail_channels_of(&mut self, now: Instant, id: PathId, error: &ShuffleError) {

@@ -24,11 +24,15 @@ fn apart() -> (Scene, GroupRef, [SessionId; 3]) {
     (scene, group, sessions)
 }
 
-fn wait_long(scene: &mut Scene) {
-    for _ in 0..200 {
+fn wait(scene: &mut Scene, tenths: u32) {
+    for _ in 0..tenths {
         scene.pass(Duration::from_millis(100));
         scene.exchange();
     }
+}
+
+fn wait_long(scene: &mut Scene) {
+    wait(scene, 200);
 }
 
 /// The one error of each of these, which is that their group has failed; gives the first causes.
@@ -147,10 +151,7 @@ fn a_group_is_not_failed_by_a_restart_before_it() {
     scene.open(0, reader, HOME, partition(1), None);
     scene.exchange();
     scene.kill(HOME);
-    for _ in 0..40 {
-        scene.pass(Duration::from_millis(100));
-        scene.exchange();
-    }
+    wait(&mut scene, 40);
     assert_eq!(scene.received(0, reader).2.len(), 1, "it was given up");
     scene.restart(HOME);
     scene.create(0, session, partition(5), 1, 1, Some(&group(3, HOME)));
@@ -175,10 +176,7 @@ fn a_question_makes_no_suspect() {
     scene.kill(2);
     let (home, reader) = (scene.attach(HOME), scene.attach(HOME));
     scene.create(HOME, home, partition(5), 1, 1, Some(&group(3, HOME)));
-    for _ in 0..40 {
-        scene.pass(Duration::from_millis(100));
-        scene.exchange();
-    }
+    wait(&mut scene, 40);
     scene.restart(2);
     let producer = scene.attach(2);
     scene.create(2, producer, partition(6), 1, 1, Some(&group(3, HOME)));
@@ -196,10 +194,7 @@ fn a_join_is_always_taken_back() {
     scene.open(0, reader, HOME, partition(1), None);
     scene.exchange();
     scene.kill(HOME);
-    for _ in 0..25 {
-        scene.pass(Duration::from_millis(100));
-        scene.exchange();
-    }
+    wait(&mut scene, 25);
     let session = scene.attach(0);
     scene.create(0, session, partition(5), 1, 1, Some(&group(3, HOME)));
     scene.finish(0, session, partition(5), &Totals::default());
