@@ -7,6 +7,7 @@ mod cluster;
 mod console;
 pub mod error;
 mod executor;
+mod job;
 mod load;
 mod peers;
 pub mod report;
@@ -27,6 +28,10 @@ pub fn run(cli: Cli) -> ExitCode {
         Command::Server { parent, options } => cluster::serve(parent, &options),
         Command::Executor { role, spec } => executor::execute(&role, &spec),
         Command::Worker { role, spec } => load::execute(&role, &spec),
+        Command::JobTask { role, spec } => job::execute(&role, &spec),
+        Command::Job(args) => conduct("job", args.output.json.as_ref(), async |console| {
+            scenario::job(&args, console).await
+        }),
         Command::Demo(args) => conduct("demo", args.common.output.json.as_ref(), async |console| {
             scenario::demo(&args, console).await.map(|report| report.verified)
         }),
@@ -43,6 +48,18 @@ pub fn run(cli: Cli) -> ExitCode {
         }),
         Command::Compare(args) => conduct("compare", args.measure.output.json.as_ref(), async |console| {
             scenario::compare(&args, console).await
+        }),
+        Command::Kinds(args) => conduct("kinds", args.output.json.as_ref(), async |console| {
+            scenario::kinds(&args, console).await
+        }),
+        Command::Spill(args) => conduct("spill", args.output.json.as_ref(), async |console| {
+            scenario::spill(&args, console).await
+        }),
+        Command::Broadcast(args) => conduct("broadcast", args.output.json.as_ref(), async |console| {
+            scenario::broadcast(&args, console).await
+        }),
+        Command::Many(args) => conduct("many", args.output.json.as_ref(), async |console| {
+            scenario::many(&args, console).await
         }),
         Command::Scale(args) => conduct("scale", args.measure.output.json.as_ref(), async |console| {
             scenario::scale(&args, console).await

@@ -230,12 +230,23 @@ impl Edge {
     /// # Panics
     /// If either side fails, or not everything arrives within `limit`.
     pub async fn run(&self, producer: &Session, consumer: &Session, limit: Duration) -> Counts {
-        let both = async { tokio::join!(self.produce(producer), self.consume(consumer)) };
-        let (produced, consumed) = within(limit, "one edge", both).await;
-        let produced = produced.expect("the producer finishes");
-        let consumed = consumed.expect("the consumer gets everything");
+        let counts = self.try_run(producer, consumer, limit).await;
+        counts.expect("the producer finishes, and the consumer gets everything")
+    }
+
+    /// Both at once, until one of them fails.
+    ///
+    /// # Errors
+    /// What the first of them says that fails.
+    ///
+    /// # Panics
+    /// If neither fails and not everything arrives within `limit`.
+    pub async fn try_run(&self, producer: &Session, consumer: &Session, limit: Duration) -> Result<Counts, ReadError> {
+        let produce = async { Ok(self.produce(producer).await?) };
+        let both = async { tokio::try_join!(produce, self.consume(consumer)) };
+        let (produced, consumed) = within(limit, "one edge", both).await?;
         assert_eq!(produced, consumed);
-        consumed
+        Ok(consumed)
     }
 }
 

@@ -14,6 +14,7 @@
 
 pub mod cluster;
 pub mod executor;
+pub mod flip;
 pub mod flow;
 pub mod node;
 pub mod oracle;

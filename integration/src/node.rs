@@ -18,10 +18,8 @@ use crate::{Binaries, procfs};
 
 /// A server must be ready within this time.
 const READY_WITHIN: Duration = Duration::from_secs(20);
-
 /// Attaching to a server that is ready.
 const ATTACH_WITHIN: Duration = Duration::from_secs(10);
-
 /// Bytes per buffer unless a test says otherwise.
 pub const BUFFER_BYTES: u32 = 32 << 10;
 
@@ -32,6 +30,7 @@ pub struct NodeOptions {
     prefix: Vec<String>,
     behind_proxy: bool,
     secret: Option<String>,
+    may_fall_back: bool,
 }
 
 impl NodeOptions {
@@ -61,9 +60,16 @@ impl NodeOptions {
         self.flag("transport-send", way.name())
     }
 
+    /// That it sends in another way than it was told is what the test is about.
+    #[must_use]
+    pub fn may_fall_back(mut self) -> Self {
+        self.may_fall_back = true;
+        self
+    }
+
     fn forced_way(&self) -> Option<Way> {
         let told = self.flags.iter().find(|(name, _)| name == "transport-send");
-        Way::forced(told.map(|(_, way)| way.as_str()))
+        Way::forced(told.map(|(_, way)| way.as_str())).filter(|_| !self.may_fall_back)
     }
 
     /// Peers reach this server through a [`Proxy`] only.

@@ -86,6 +86,9 @@ pub struct Channel {
     pub first: u32,
     /// Number of subpartitions.
     pub count: u32,
+    /// The partition is broadcast, to so many consumers on this node.
+    #[serde(default)]
+    pub told_of: Option<u32>,
 }
 
 /// From the executor.

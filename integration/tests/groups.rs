@@ -114,6 +114,7 @@ impl Members {
             source: self.source(producer),
             first: u32::try_from(consumer - 2).expect("small"),
             count: 1,
+            told_of: None,
         }
     }
 

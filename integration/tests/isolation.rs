@@ -117,6 +117,7 @@ fn consume(task: u32, node: Option<NodeAddress>, source: Source, stop_after: Opt
         source,
         first: 0,
         count: 1,
+        told_of: None,
     };
     Command::Consume {
         task,

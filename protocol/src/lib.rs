@@ -26,6 +26,7 @@ pub mod error;
 pub mod frame;
 pub mod ids;
 pub mod limits;
+pub mod notify;
 pub mod partition;
 pub mod session;
 pub mod stream;

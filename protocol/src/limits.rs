@@ -22,6 +22,8 @@ pub const MAX_HANDSHAKE_BYTES: u32 = 8 << 10;
 pub const MAX_BATCH_ENTRIES: u32 = 1024;
 /// Most slices in one data frame.
 pub const MAX_SLICES: u32 = 256;
+/// Most slices that a writer makes of one slot: what bounds the books of a server by the buffers it has.
+pub const MAX_SLICES_OF_SLOT: u32 = 256;
 
 /// Smallest buffer of a pool, in bytes.
 pub const MIN_BUFFER_BYTES: u32 = 4 << 10;
@@ -38,6 +40,13 @@ pub const MAX_CHANNELS_PER_GATE: u32 = 1 << 16;
 pub const MAX_GROUP_NODES: u32 = 1024;
 /// Most counters in one status report.
 pub const MAX_COUNTERS: u32 = 4096;
+
+/// Most that is packed into one message with events of partitions, in bytes; one event alone may be longer.
+pub const MAX_EVENTS_BYTES: u32 = 448 << 10;
+/// Most subpartitions whose bytes are in one event.
+pub const MAX_SUBPARTITIONS_PER_EVENT: u32 = 32 << 10;
+/// Most messages with events that a server sends before it hears that they were seen.
+pub const MAX_UNSEEN_EVENTS: u32 = 32;
 
 /// Most buffers that the credit of one channel may promise beyond what was sent.
 pub const MAX_CREDIT_WINDOW: u64 = 1 << 16;
@@ -81,6 +90,8 @@ const _: () = {
     // A group and an error fit where only small messages are allowed.
     assert!(MAX_GROUP_NODES * (MAX_NODE_BYTES + 3) < MAX_SMALL_CONTROL_BYTES);
     assert!(MAX_ERROR_DEPTH * (MAX_ERROR_DETAILS + 2) * (MAX_ERROR_TEXT_BYTES + 64) < MAX_SMALL_CONTROL_BYTES);
+    assert!(MAX_SUBPARTITIONS_PER_EVENT * 10 + 64 < MAX_SMALL_CONTROL_BYTES);
+    assert!(MAX_EVENTS_BYTES < MAX_SMALL_CONTROL_BYTES);
     assert!(MAX_COUNTERS * 100 < MAX_SMALL_CONTROL_BYTES);
     assert!(MAX_SMALL_CONTROL_BYTES < MAX_CONTROL_BYTES);
     assert!(MAX_NODE_BYTES * 2 + MAX_NAME_BYTES + MAX_TOKEN_BYTES + 256 <= MAX_HANDSHAKE_BYTES);

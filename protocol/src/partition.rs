@@ -54,8 +54,7 @@ impl PartitionKind {
     /// Whether a partition of this kind can be created.
     ///
     /// # Errors
-    /// `InvalidRequest` for blocking and bounded, which would wait for a reader that may not come before the end;
-    /// `Unsupported` for a kind that this version does not serve.
+    /// `InvalidRequest` for blocking and bounded, which would wait for a reader that may not come before the end.
     pub fn validate(self) -> Result<()> {
         if self.readiness == Readiness::Blocking && self.pressure == Pressure::Bounded {
             return Err(ShuffleError::new(
@@ -64,13 +63,27 @@ impl PartitionKind {
                  only after the end: choose spilling, or pipelined",
             ));
         }
-        if self != Self::PIPELINE {
-            return Err(ShuffleError::new(
-                ErrorKind::Unsupported,
-                format!("a partition that is {self}; this version serves {}", Self::PIPELINE),
-            ));
-        }
         Ok(())
+    }
+
+    /// Whether its data may lie on a disk: what is kept always has a copy there, what spills may have.
+    pub fn may_use_disk(self) -> bool {
+        self.lifetime == Lifetime::Persistent || self.pressure == Pressure::Spilling
+    }
+
+    /// All eight combinations.
+    pub fn all() -> impl Iterator<Item = Self> {
+        let lifetimes = [Lifetime::Ephemeral, Lifetime::Persistent];
+        lifetimes.into_iter().flat_map(|lifetime| {
+            let readinesses = [Readiness::Pipelined, Readiness::Blocking];
+            readinesses.into_iter().flat_map(move |readiness| {
+                [Pressure::Bounded, Pressure::Spilling].map(|pressure| Self {
+                    lifetime,
+                    readiness,
+                    pressure,
+                })
+            })
+        })
     }
 }
 
@@ -125,7 +138,8 @@ pub enum Codec {
 }
 
 impl Codec {
-    pub(crate) const fn to_wire(self) -> u16 {
+    /// Its number on the wire and in the index of a data file.
+    pub const fn to_wire(self) -> u16 {
         match self {
             Self::Plain => 0,
             Self::Lz4 => 1,
@@ -133,7 +147,8 @@ impl Codec {
         }
     }
 
-    pub(crate) const fn from_wire(codec: u16) -> Option<Self> {
+    /// The codec of that number; `None` if there is none.
+    pub const fn from_wire(codec: u16) -> Option<Self> {
         match codec {
             0 => Some(Self::Plain),
             1 => Some(Self::Lz4),

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use shuffle_protocol::control;
-use shuffle_protocol::error::{ErrorKind, Initiator, Location, ShuffleError};
+use shuffle_protocol::error::{ErrorKind, Initiator, Location, ShuffleError, Verdict};
 use shuffle_protocol::ids::{JobId, NodeAddress, PartitionId, ResultId, StreamId, SubpartitionIndex};
 use shuffle_protocol::limits::{MAX_ERROR_DEPTH, MAX_ERROR_TEXT_BYTES};
 
@@ -48,6 +48,7 @@ fn kinds() -> impl Strategy<Value = ErrorKind> {
             expected: a,
             got: b,
         },
+        2 => ErrorKind::NoSpace { needed: a, free: b },
         _ => ErrorKind::LimitExceeded {
             what,
             limit: a,
@@ -56,7 +57,12 @@ fn kinds() -> impl Strategy<Value = ErrorKind> {
     });
     let with_small = (0..4u8, any::<[u32; 4]>(), text()).prop_map(|(kind, [a, b, c, d], text)| match kind {
         0 => ErrorKind::Superseded { by_attempt: a },
-        1 => ErrorKind::ChecksumMismatch { expected: a, got: b },
+        1 => ErrorKind::ChecksumMismatch {
+            expected: a,
+            got: b,
+            sequence: c.into(),
+            verdict: Verdict::ALL[d as usize % Verdict::ALL.len()],
+        },
         2 => ErrorKind::VersionMismatch {
             ours: (a, b),
             theirs: (c, d),

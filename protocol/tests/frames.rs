@@ -30,7 +30,7 @@ prop_compose! {
     fn slots()(
         numbers: [u32; 4], sequence: u64, place in (0..=MAX_BUFFER_BYTES).prop_flat_map(|offset|
             (Just(offset), 0..=MAX_BUFFER_BYTES - offset)),
-        records: u32, backlog: u32, flags: [bool; 5], codec in 0..3usize,
+        records: u32, backlog: u32, flags: [bool; 6], codec in 0..3usize,
     ) -> SlotEntry {
         SlotEntry {
             stream: StreamId::new(numbers[0]),
@@ -47,6 +47,7 @@ prop_compose! {
             continues: flags[2],
             partial_start: flags[3],
             unchecked: flags[4],
+            more_slices: flags[5],
             codec: [Codec::Plain, Codec::Lz4, Codec::Zstd][codec],
         }
     }

@@ -120,7 +120,7 @@ fn unknown_fields_of_a_header_are_named() {
 
 #[test]
 fn entries_that_make_no_sense_are_named() {
-    for (at, byte) in [(40, 2), (41, 2), (42, 0x18), (42, 0x20), (44, 1), (23, 2), (27, 2)] {
+    for (at, byte) in [(40, 2), (41, 2), (42, 0x18), (42, 0x40), (44, 1), (23, 2), (27, 2)] {
         let mut body = vec![0; 2 * 48];
         body[48 + at] = byte;
         let wire = model::deframer::frame(FrameKind::Slots, 2, &body);

@@ -7,7 +7,7 @@ use shuffle_protocol::control;
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::ids::{JobId, NodeAddress};
 use shuffle_protocol::limits::{VERSION_MAX, VERSION_MIN};
-use shuffle_protocol::session::{CheckedHello, JobToken, Secret, TOKEN_BYTES, negotiate};
+use shuffle_protocol::session::{CheckedHello, Features, JobToken, Secret, TOKEN_BYTES, negotiate};
 
 fn secret(byte: u8) -> Secret {
     Secret::new(vec![byte; 32]).expect("a long secret")
@@ -96,7 +96,7 @@ fn hellos_are_checked() {
     };
     assert_eq!(
         (hello.generation.value(), hello.stripe, hello.features.bits()),
-        (6, 1, 0)
+        (6, 1, Features::OURS.bits())
     );
     let Ok(CheckedHello::Executor(hello)) = executor().check() else {
         panic!("a good executor")
@@ -206,7 +206,7 @@ fn welcomes_are_checked() {
             ..good.clone()
         },
         control::Welcome {
-            features: 1,
+            features: 1 << 40,
             ..good.clone()
         },
         control::Welcome {

@@ -86,13 +86,16 @@ struct Readme;
 mod attach;
 mod codec;
 mod consumer;
+mod driver;
 mod producer;
 
 pub use attach::{AttachOptions, SOCKET_VARIABLE, Session};
 pub use codec::Compression;
 pub use consumer::{
     Buffer, BufferOrEvent, ChannelSpec, EndOfSubpartition, Event, Gate, GateSpec, GateStats, Record, RecordOrEvent,
+    SharedValue,
 };
+pub use driver::{DriverEvent, JobDriver, JobDriverOptions, NodeTraffic};
 pub use producer::{
     FinishReport, FlushInterval, PartitionSpec, RECORD_PREFIX_BYTES, SelectFn, Selector, WriteBuffer, Writer,
     encode_record, hash_key, subpartition_of,

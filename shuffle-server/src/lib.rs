@@ -18,12 +18,14 @@ compile_error!("shuffle-server runs on Linux only: it needs memfds, seals, pidfd
 
 pub mod config;
 mod executor;
+mod loud;
 pub mod metrics;
 pub mod node;
 mod notify;
 mod partition;
 mod peer;
 mod server;
+pub mod spill;
 pub mod transport;
 
 pub use server::{ServerError, run, run_with_args};

@@ -254,3 +254,36 @@ fn the_way_to_send_is_one_of_four() {
         "{problems}"
     );
 }
+
+#[test]
+fn storage_is_a_list_of_directories_with_limits() {
+    let config = load(&[], &[]).unwrap();
+    assert!(config.storage.directories.is_empty());
+    assert_eq!((config.storage.limit, config.storage.threads), (0, 2));
+    assert_eq!(config.storage.timeout, Duration::from_secs(30));
+
+    let dir = tempfile::tempdir().unwrap();
+    let text = "[storage]\ndirectories = [\"/a\", \"/b/c\"]\nlimit = \"10GiB\"\n";
+    let path = file(dir.path(), text);
+    let config = load(&["--config", &path, "--storage-timeout", "2s"], &[]).unwrap();
+    assert_eq!(config.storage.directories, [Path::new("/a"), Path::new("/b/c")]);
+    assert_eq!(config.storage.limit, 10 << 30);
+    assert_eq!(config.storage.timeout, Duration::from_secs(2));
+    assert!(
+        config.to_toml().contains("directories = [\"/a\", \"/b/c\"]"),
+        "{}",
+        config.to_toml()
+    );
+    let config = load(&["--config", &path], &[("SHUFFLE_STORAGE_DIRECTORIES", "/d, /e")]).unwrap();
+    assert_eq!(config.storage.directories, [Path::new("/d"), Path::new("/e")]);
+
+    for (args, part) in [
+        (["--storage-directories", "/a,/b,/a"], "/a is listed twice"),
+        (["--storage-threads", "0"], "must be from 1 to"),
+        (["--storage-timeout", "1ms"], "too short"),
+        (["--storage-limit", "some"], "not a size"),
+    ] {
+        let text = invalid(&args, &[]);
+        assert!(text.contains(part), "{args:?}: {text}");
+    }
+}

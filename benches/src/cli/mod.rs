@@ -1,10 +1,18 @@
 //! The command line.
 
+mod broadcast;
+mod disk;
+mod job;
 mod latency;
+mod many;
 mod measure;
 mod scale;
 
+pub use broadcast::BroadcastArgs;
+pub use disk::{KindsArgs, SpillArgs};
+pub use job::{JobArgs, JobKind};
 pub use latency::{CompareArgs, LatencyArgs};
+pub use many::ManyArgs;
 pub use measure::{MeasureArgs, NodePath, OutputArgs, SendStrategy, ThroughputArgs};
 pub use scale::{ScaleArgs, Sweep};
 
@@ -77,6 +85,52 @@ pub enum Command {
     ///
     /// Example: shuffle-bench scale --output curves --json scale.json
     Scale(ScaleArgs),
+    /// Deliver through all eight kinds of partition and show which are refused, and why
+    ///
+    /// Persistent, ephemeral; pipelined, blocking; spilling, bounded: each by producers and consumers on two
+    /// nodes, every byte checked; what is persistent is read several times at once.
+    ///
+    /// Example: shuffle-bench kinds --json kinds.json
+    Kinds(KindsArgs),
+    /// Measure a partition that is far larger than the pool, written and read back, beside a plain file
+    ///
+    /// Both sides fill every byte, make a checksum for each buffer, write and sync; then the page cache is
+    /// dropped (this needs root), and both read, check and sum. By turns, in the same run.
+    ///
+    /// Example: shuffle-bench spill --bytes 4g --pool 64m
+    Spill(SpillArgs),
+    /// Deliver one partition to every consumer of every node and show what that costs when there are more
+    ///
+    /// With one consumer on each node and with many, by turns: once with consumers that only count, for the
+    /// time; once with consumers that check and sum every byte. What went over the wire is what the kernel
+    /// counts (shown by `ss` of iproute2).
+    ///
+    /// Example: shuffle-bench broadcast --nodes 2 --slots 16
+    Broadcast(BroadcastArgs),
+    /// Deliver from writers with very many subpartitions, and show what that costs in memory and on the wire
+    ///
+    /// Writers order their records by subpartition in buffers that these share. Every record says what it is, and is checked
+    /// by its consumer: the next of its subpartition, and whole.
+    ///
+    /// Example: shuffle-bench many --producers 1000 --subpartitions 1000 --nodes 2
+    Many(ManyArgs),
+    /// Run jobs of three stages that a coordinator drives, with a process for each task
+    ///
+    /// batch: scan, keyed aggregation and global sort of TPC-H lineitem, each with as many tasks as the bytes that
+    /// servers report ask for; the result is compared with one that is made in a single process. pipelined: three
+    /// stages at once. kill: the same, and one task is killed at a random moment, again and again; the group has to
+    /// fail as one, with one cause, and to leave nothing behind.
+    ///
+    /// Example: shuffle-bench job --kind kill --rounds 200 --json kill.json
+    Job(JobArgs),
+    /// (internal) A task of a job
+    #[command(hide = true)]
+    JobTask {
+        /// What it is called in messages.
+        role: String,
+        /// Its task, as JSON.
+        spec: String,
+    },
     /// (internal) A server of a run; takes the options of shuffle-server
     #[command(hide = true, disable_help_flag = true)]
     Server {

@@ -13,8 +13,10 @@ mod child;
 mod limits;
 mod observe;
 mod server;
+mod wire;
 
 pub(crate) use child::{ChildEvent, ChildId, Children, Order, follow_parent};
 pub(crate) use limits::{bind_to, raise_open_files};
-pub(crate) use observe::Peaks;
+pub(crate) use observe::{Peaks, private_bytes};
 pub(crate) use server::{Server, ServerOptions, node_name, serve};
+pub(crate) use wire::sent_by;

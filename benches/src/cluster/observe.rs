@@ -1,6 +1,6 @@
 //! Looking at servers from outside, through `/proc`: memory and connections as the kernel counts them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -59,7 +59,7 @@ impl Peaks {
 }
 
 /// `VmRSS - RssShmem` of a process.
-fn private_bytes(pid: u32) -> io::Result<u64> {
+pub(crate) fn private_bytes(pid: u32) -> io::Result<u64> {
     let status = fs::read_to_string(format!("/proc/{pid}/status"))?;
     let resident = kibibytes(&status, "VmRSS:")?;
     let shared = kibibytes(&status, "RssShmem:")?;
@@ -109,17 +109,18 @@ fn memfds(pid: u32) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Established connections whose accepting side has one of the ports, from the text of `/proc/net/tcp`.
+/// Established connections whose accepting side has one of the ports, from the text of `/proc/net/tcp`. The kernel may show one
+/// twice where others come and go while the table is read.
 fn established(table: &str, ports: &[u16]) -> u64 {
-    let accepted = table.lines().skip(1).filter(|line| {
+    let accepted = table.lines().skip(1).filter_map(|line| {
         let mut fields = line.split_whitespace().skip(1);
-        let (local, _remote, state) = (fields.next(), fields.next(), fields.next());
-        let port = local
-            .and_then(|address| address.rsplit_once(':'))
-            .and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
-        state == Some(ESTABLISHED) && port.is_some_and(|port| ports.contains(&port))
+        let (local, remote, state) = (fields.next()?, fields.next()?, fields.next()?);
+        let (_, port) = local.rsplit_once(':')?;
+        let port = u16::from_str_radix(port, 16).ok()?;
+        (state == ESTABLISHED && ports.contains(&port)).then_some((local, remote))
     });
-    u64::try_from(accepted.count()).expect("invariant: a count fits 64 bits")
+    let accepted: BTreeSet<_> = accepted.collect();
+    u64::try_from(accepted.len()).expect("invariant: a count fits 64 bits")
 }
 
 const ESTABLISHED: &str = "01";
@@ -140,6 +141,7 @@ mod tests {
    1: 0100007F:1CA9 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0
    2: 0100007F:D431 0100007F:1CA9 01 00000000:00000000 00:00000000 00000000     0
    3: 0100007F:1CA9 0100007F:D432 06 00000000:00000000 00:00000000 00000000     0
+   3: 0100007F:1CA9 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0
    4: 0100007F:1CAA 0100007F:D433 01 00000000:00000000 00:00000000 00000000     0";
         assert_eq!(established(table, &[0x1CA9]), 1);
         assert_eq!(established(table, &[0x1CA9, 0x1CAA]), 2);

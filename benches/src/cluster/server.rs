@@ -21,6 +21,8 @@ pub(crate) struct ServerOptions {
     pub(crate) buffer_bytes: u32,
     pub(crate) verbose: bool,
     pub(crate) send: SendStrategy,
+    /// It has a folder for spilled and persistent partitions, in the folder of the run.
+    pub(crate) has_disk: bool,
     /// More options of `shuffle-server`, without the dashes.
     pub(crate) more: Vec<String>,
 }
@@ -62,6 +64,10 @@ impl Server {
             format!("--buffer-size={}", options.buffer_bytes),
             format!("--log={log}"),
         ];
+        if options.has_disk {
+            let disk = dir.join(format!("{}.disk", node_name(node)));
+            arguments.push(format!("--storage-directories={}", disk.display()));
+        }
         arguments.extend(options.more.iter().map(|option| format!("--{option}")));
         let forced = options.send.forced().map(|name| (SEND_VARIABLE, name));
         let spawned = children.spawn_with(&arguments, forced.as_slice())?;

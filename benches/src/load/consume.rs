@@ -15,6 +15,10 @@ pub(super) async fn run(role: String, load: ConsumeLoad) -> Result<Done, Executo
     let mut spec = GateSpec::new().credits(load.exclusive, load.floating);
     for channel in &load.channels {
         let node = NodeAddress::parse(&channel.node)?;
+        if let Some(told_of) = channel.told_of {
+            spec = spec.broadcast(Some(node), partition(channel.partition), told_of);
+            continue;
+        }
         let width = usize::try_from(channel.width).expect("invariant: a count fits an address");
         for first in (channel.first..channel.first + channel.count).step_by(width) {
             let count = channel.width.min(channel.first + channel.count - first);
@@ -31,7 +35,7 @@ pub(super) async fn run(role: String, load: ConsumeLoad) -> Result<Done, Executo
     if load.records {
         read_records(&mut gate, &mut reader).await?;
     } else {
-        read_buffers(&mut gate, load.turn, &mut reader).await?;
+        read_buffers(&mut gate, &load, &mut reader).await?;
     }
     let mut done = watch.stop(reader.totals());
     let stats = gate.stats();
@@ -41,17 +45,21 @@ pub(super) async fn run(role: String, load: ConsumeLoad) -> Result<Done, Executo
     Ok(done)
 }
 
-async fn read_buffers(gate: &mut Gate, turn: u32, reader: &mut Reader) -> Result<(), ExecutorError> {
-    let mut left = turn;
+async fn read_buffers(gate: &mut Gate, load: &ConsumeLoad, reader: &mut Reader) -> Result<(), ExecutorError> {
+    let mut left = load.turn;
     while let Some(item) = gate.next_buffer().await? {
         let BufferOrEvent::Buffer(buffer) = item else {
             continue;
         };
-        reader.read(&buffer.bytes);
+        if load.counts_only {
+            reader.count(&buffer.bytes);
+        } else {
+            reader.read(&buffer.bytes);
+        }
         drop(buffer);
         left -= 1;
         if left == 0 {
-            left = turn;
+            left = load.turn;
             tokio::task::yield_now().await;
         }
     }

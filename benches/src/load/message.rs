@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
+use shuffle_protocol::partition::{Lifetime, PartitionKind, Pressure, Readiness};
 
 use super::latency::LatencyLoad;
+use super::many::ManyLoad;
 use super::pattern::Totals;
 use crate::clock::Moment;
 use crate::executor::ExecutorError;
@@ -35,6 +37,10 @@ pub(crate) enum Task {
     Latency(LatencyLoad),
     /// Be part of a chain without a server.
     Relay(RelayLoad),
+    /// Write, or read, partitions of very many subpartitions.
+    Many(ManyLoad),
+    /// Write or read a file without a server.
+    File(FileLoad),
 }
 
 /// Where a worker attaches.
@@ -71,6 +77,67 @@ pub(crate) struct ProduceLoad {
     pub(crate) checksums: bool,
     /// Buffers between two turns of the runtime.
     pub(crate) turn: u32,
+    pub(crate) kind: Kind,
+    /// It is broadcast, to these.
+    pub(crate) audience: Option<Audience>,
+}
+
+/// Who reads a broadcast partition.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Audience {
+    /// How many, by node.
+    pub(crate) consumers: Vec<(String, u32)>,
+}
+
+/// The three choices of a partition.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Kind {
+    pub(crate) persistent: bool,
+    pub(crate) blocking: bool,
+    pub(crate) spilling: bool,
+}
+
+impl From<PartitionKind> for Kind {
+    fn from(kind: PartitionKind) -> Self {
+        Self {
+            persistent: kind.lifetime == Lifetime::Persistent,
+            blocking: kind.readiness == Readiness::Blocking,
+            spilling: kind.pressure == Pressure::Spilling,
+        }
+    }
+}
+
+impl From<Kind> for PartitionKind {
+    fn from(kind: Kind) -> Self {
+        Self {
+            lifetime: if kind.persistent {
+                Lifetime::Persistent
+            } else {
+                Lifetime::Ephemeral
+            },
+            readiness: if kind.blocking {
+                Readiness::Blocking
+            } else {
+                Readiness::Pipelined
+            },
+            pressure: if kind.spilling {
+                Pressure::Spilling
+            } else {
+                Pressure::Bounded
+            },
+        }
+    }
+}
+
+/// A file that a plain program writes, or reads.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct FileLoad {
+    pub(crate) path: PathBuf,
+    pub(crate) bytes: u64,
+    /// Bytes of a piece that has a checksum.
+    pub(crate) piece: u32,
+    /// Otherwise it is written, and synced.
+    pub(crate) reads: bool,
 }
 
 /// One gate to read to its end.
@@ -81,6 +148,8 @@ pub(crate) struct ConsumeLoad {
     pub(crate) exclusive: u32,
     pub(crate) floating: u32,
     pub(crate) records: bool,
+    /// Bytes are counted and not read.
+    pub(crate) counts_only: bool,
     pub(crate) turn: u32,
 }
 
@@ -92,6 +161,8 @@ pub(crate) struct Channel {
     pub(crate) first: u32,
     pub(crate) count: u32,
     pub(crate) width: u32,
+    /// The partition is broadcast, to so many consumers on this node.
+    pub(crate) told_of: Option<u32>,
 }
 
 /// What a worker reports.

@@ -9,7 +9,9 @@
 //! fill every byte, deliver, read every byte.
 
 mod consume;
+mod file;
 mod latency;
+mod many;
 mod message;
 mod pattern;
 mod produce;
@@ -17,8 +19,11 @@ mod ticks;
 mod worker;
 
 pub(crate) use latency::LatencyLoad;
+pub(crate) use many::{ManyLoad, ManySide};
 pub(crate) use message::emit;
-pub(crate) use message::{Channel, ConsumeLoad, Desk, Done, Event, Flush, ProduceLoad, Task, WorkerSpec};
+pub(crate) use message::{
+    Audience, Channel, ConsumeLoad, Desk, Done, Event, FileLoad, Flush, Kind, ProduceLoad, Task, WorkerSpec,
+};
 pub(crate) use pattern::{Filler, Reader, Totals};
 pub(crate) use ticks::{Ear, Rhythm, Ticks, empty_latencies};
 #[cfg(feature = "peers")]

@@ -64,6 +64,22 @@ pub(crate) struct Totals {
 }
 
 impl Totals {
+    /// The same, read so often.
+    pub(crate) fn times(self, readings: u32) -> Self {
+        Self {
+            bytes: self.bytes * u64::from(readings),
+            sum: self.sum.wrapping_mul(readings.into()),
+        }
+    }
+
+    /// Adds a piece of words of 4 bytes.
+    pub(crate) fn add(&mut self, piece: &[u8]) {
+        let words = piece.chunks_exact(4).filter_map(|word| word.first_chunk());
+        let sum = words.fold(0u64, |sum, word| sum.wrapping_add(u32::from_le_bytes(*word).into()));
+        self.bytes += length(piece);
+        self.sum = self.sum.wrapping_add(sum);
+    }
+
     pub(crate) fn merge(&mut self, other: Self) {
         self.bytes += other.bytes;
         self.sum = self.sum.wrapping_add(other.sum);
@@ -91,6 +107,14 @@ impl Reader {
     #[inline]
     pub(crate) fn read(&mut self, piece: &[u8]) {
         self.totals.sum = self.totals.sum.wrapping_add(sum(piece));
+        self.totals.bytes += length(piece);
+        if self.totals.bytes >= self.look_at {
+            self.look();
+        }
+    }
+
+    /// Counts a piece without a look at it.
+    pub(crate) fn count(&mut self, piece: &[u8]) {
         self.totals.bytes += length(piece);
         if self.totals.bytes >= self.look_at {
             self.look();

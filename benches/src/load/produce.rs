@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use shuffle_client::{AttachOptions, FlushInterval, PartitionSpec, Session, Writer};
-use shuffle_protocol::{JobId, PartitionId, ResultId, SubpartitionIndex};
+use shuffle_protocol::{JobId, NodeAddress, PartitionId, ResultId, ShuffleError, SubpartitionIndex};
 
 use super::message::{Desk, Done, Event, Flush, ProduceLoad, emit};
 use super::pattern::Filler;
@@ -13,10 +13,18 @@ use crate::executor::{ExecutorError, Orders};
 /// Writes one partition to its end.
 pub(super) async fn run(role: String, load: ProduceLoad) -> Result<Done, ExecutorError> {
     let session = attach(role, &load.desk).await?;
-    let spec = PartitionSpec::new(partition(load.partition), load.subpartitions)
+    let spec = match &load.audience {
+        None => PartitionSpec::new(partition(load.partition), load.subpartitions),
+        Some(audience) => audience.consumers.iter().try_fold(
+            PartitionSpec::broadcast(partition(load.partition)),
+            |spec, (node, count)| Ok::<_, ShuffleError>(spec.consumers(Some(NodeAddress::parse(node)?), *count)),
+        )?,
+    };
+    let spec = spec
         .buffers(load.buffers, load.buffers)
         .max_queued(load.buffers)
         .checksums(load.checksums)
+        .kind(load.kind.into())
         .flush_interval(match load.flush {
             Flush::WhenFull => FlushInterval::WhenFull,
             Flush::AfterEachRecord => FlushInterval::AfterEachRecord,
@@ -104,7 +112,7 @@ const ATTACH_SECONDS: u64 = 20;
 #[cfg(test)]
 mod tests {
     use super::{ProduceLoad, target};
-    use crate::load::message::{Desk, Flush};
+    use crate::load::message::{Desk, Flush, Kind};
 
     fn targets(subpartitions: u32, active: u32, burst: u64, pieces: u64) -> Vec<u32> {
         let load = ProduceLoad {
@@ -122,6 +130,8 @@ mod tests {
             flush: Flush::WhenFull,
             checksums: true,
             turn: 1,
+            kind: Kind::default(),
+            audience: None,
         };
         (0..pieces).map(|piece| target(&load, piece).value()).collect()
     }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use super::message::{Done, Event, Task, WorkerSpec, emit};
 use super::pattern::Totals;
-use super::{consume, latency, produce};
+use super::{consume, file, latency, many, produce};
 use crate::clock::{Moment, cpu_seconds};
 use crate::cluster::follow_parent;
 use crate::error::BenchError;
@@ -25,9 +25,11 @@ pub(crate) fn execute(role: &str, spec: &str) -> ExitCode {
         Task::Produce(load) => in_runtime(produce::run(role.to_owned(), load)),
         Task::Consume(load) => in_runtime(consume::run(role.to_owned(), load)),
         Task::Latency(load) => in_runtime(latency::run(role.to_owned(), load)),
+        Task::Many(load) => in_runtime(many::run(role.to_owned(), load)),
         Task::Pair(load) => peers::run(&load),
         Task::Carry(load) => peers::carry(&load),
         Task::Relay(load) => peers::relay(load),
+        Task::File(load) => file::run(&load),
     };
     match result {
         Ok(done) => {

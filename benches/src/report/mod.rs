@@ -1,14 +1,22 @@
 //! What a scenario found: one JSON object with stable names, and a table for people.
 
+mod broadcast;
 mod compare;
+mod disk;
+mod job;
 mod latency;
+mod many;
 mod scale;
 mod shuffle;
 mod table;
 mod throughput;
 
+pub use broadcast::{BroadcastReport, BroadcastSide};
 pub use compare::{CompareReport, Ratio, Ratios, Side, Variant};
+pub use disk::{KindOutcome, KindsReport, SpillDirection, SpillReport};
+pub use job::{GroupReport, JobReport, KillReport, MessagesReport, RangeReport, StageReport};
 pub use latency::{LatencyFigures, LatencyReport, RelayFigures};
+pub use many::ManyReport;
 pub use scale::{Point, ScaleReport};
 pub use shuffle::{FailureReport, ShuffleReport};
 pub use table::Table;

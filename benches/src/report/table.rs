@@ -1,12 +1,13 @@
 //! A table of two columns.
 
+use std::borrow::Cow;
 use std::fmt;
 
 /// Names and values under a title.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Table {
     title: String,
-    rows: Vec<(&'static str, String)>,
+    rows: Vec<(Cow<'static, str>, String)>,
 }
 
 impl Table {
@@ -20,15 +21,15 @@ impl Table {
 
     /// Appends a row.
     #[must_use]
-    pub fn row(mut self, name: &'static str, value: impl Into<String>) -> Self {
-        self.rows.push((name, value.into()));
+    pub fn row(mut self, name: impl Into<Cow<'static, str>>, value: impl Into<String>) -> Self {
+        self.rows.push((name.into(), value.into()));
         self
     }
 }
 
 impl fmt::Display for Table {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name_width = width(self.rows.iter().map(|(name, _)| *name));
+        let name_width = width(self.rows.iter().map(|(name, _)| &**name));
         let value_width = width(self.rows.iter().map(|(_, value)| value.as_str()));
         writeln!(f, "{}", self.title)?;
         let line = "-".repeat((name_width + 2 + value_width).max(self.title.chars().count()));

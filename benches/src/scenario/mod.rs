@@ -4,13 +4,18 @@
 //! demo, repartition --> Plan (who makes, who reads, how large the pools are)
 //!                         --> run: servers up, executors attached, go, watch, ask, stop
 //!                               --> Outcome (what each said) --> checks --> ShuffleReport
+//! job --> Engine: the coordinator, servers, a process for each task --> JobReport
 //! throughput, .. --> measure: rounds of workers, medians and ranges --> reports of their own
 //! ```
 
+mod broadcast;
 mod compare;
 mod demo;
 mod feed;
+mod job;
+mod kinds;
 mod latency;
+mod many;
 mod measure;
 mod outcome;
 mod parts;
@@ -20,15 +25,21 @@ mod repartition;
 mod roster;
 mod run;
 mod scale;
+mod spill;
 mod throughput;
 mod watch;
 
+pub(crate) use broadcast::broadcast;
 pub(crate) use compare::compare;
 pub(crate) use demo::demo;
+pub(crate) use job::job;
+pub(crate) use kinds::kinds;
 pub(crate) use latency::latency;
+pub(crate) use many::many;
 pub(crate) use measure::Spread;
 pub(crate) use repartition::repartition;
 pub(crate) use scale::scale;
+pub(crate) use spill::spill;
 pub(crate) use throughput::throughput;
 
 use crate::cli::CommonArgs;

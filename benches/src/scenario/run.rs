@@ -71,6 +71,7 @@ async fn drive(
         buffer_bytes: plan.pool.buffer_bytes,
         verbose: plan.verbose,
         send: SendStrategy::Auto,
+        has_disk: false,
         more: Vec::new(),
     };
     let mut servers = Vec::new();

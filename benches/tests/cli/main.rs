@@ -2,6 +2,8 @@
 
 mod compare;
 mod demo;
+mod disk;
+mod job;
 mod latency;
 mod repartition;
 mod run;

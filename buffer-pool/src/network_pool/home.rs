@@ -67,6 +67,15 @@ impl<B: Backing> NetworkPool<B> {
         entry.pins = entry.pins.checked_add(1).expect("invariant: fewer than 2^32 pins");
     }
 
+    /// Whether anything outside the core's sight still reads or fills the buffer's memory.
+    ///
+    /// # Panics
+    /// If the buffer is free.
+    pub fn is_pinned(&mut self, slot: SlotRef) -> bool {
+        let arena = self.arena_of(slot);
+        self.arena_mut(arena).out_mut(slot.slot).pins > 0
+    }
+
     /// Takes one pin back; at the last one a buffer that was released meanwhile comes home, and then this gives true.
     ///
     /// # Panics

@@ -222,6 +222,11 @@ impl<B: Backing> NetworkPool<B> {
         })
     }
 
+    /// Whether anybody waits for memory.
+    pub fn is_waited_for(&self) -> bool {
+        !self.waiters.is_empty()
+    }
+
     /// Whether it was created and not yet destroyed.
     pub fn contains(&self, id: PoolId) -> bool {
         self.pools.find(id).is_some_and(|pool| !pool.leaving)

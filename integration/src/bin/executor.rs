@@ -158,7 +158,10 @@ async fn consume(session: Session, command: &Command) -> Happened {
                 first: channel.first,
                 count: channel.count,
             };
-            spec = spec.channel(node, channel.source.partition_id(), range);
+            spec = match channel.told_of {
+                Some(told_of) => spec.broadcast(node, channel.source.partition_id(), told_of),
+                None => spec.channel(node, channel.source.partition_id(), range),
+            };
             sources.push(channel.source);
             for subpartition in channel.first..channel.first + channel.count {
                 oracle.expect(channel.source, subpartition, *records);

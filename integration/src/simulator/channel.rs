@@ -1,6 +1,6 @@
 //! One channel of a consumer: what came, and whether it is what had to come.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use shuffle_protocol::frame::{EndEntry, SlotEntry};
 use shuffle_protocol::{JobId, ShuffleError, StreamId, SubpartitionIndex};
@@ -40,6 +40,10 @@ pub(super) struct Channel {
     pub(super) views: u32,
     /// Everything below is checked, and the server does not know it.
     pub(super) ack: Option<u64>,
+    /// The first of the queue, which did not match and is to come once more.
+    pub(super) awaited: Option<u64>,
+    /// What was reported and has not come once more.
+    reported: BTreeSet<u64>,
     job: JobId,
     /// Buffers that each subpartition of the partition has.
     counts: Vec<u64>,
@@ -56,6 +60,8 @@ impl Channel {
             queue: VecDeque::new(),
             views: 0,
             ack: None,
+            awaited: None,
+            reported: BTreeSet::new(),
             job,
             counts,
             next: 0,
@@ -80,6 +86,36 @@ impl Channel {
         self.views += u32::from(matches!(item, Item::Buffer(..)));
         self.queue.push_back(item);
         Ok(())
+    }
+
+    /// The first does not match: it goes back to its place until it comes once more.
+    pub(super) fn put_back(&mut self, entry: SlotEntry, inline: Option<Content>) {
+        let sequence = entry.sequence.value();
+        self.awaited = Some(sequence);
+        self.reported.insert(sequence);
+        self.queue.push_front(Item::Buffer(entry, inline));
+    }
+
+    /// Takes what comes once more. False: it was not reported.
+    pub(super) fn handle_repeated(&mut self, item: &Item) -> bool {
+        let Item::Buffer(entry, repeated) = item else {
+            return false;
+        };
+        let sequence = entry.sequence.value();
+        if !self.reported.remove(&sequence) {
+            return false;
+        }
+        if self.awaited.take_if(|awaited| *awaited == sequence).is_some()
+            && let Some(Item::Buffer(_, inline)) = self.queue.front_mut()
+        {
+            *inline = *repeated;
+        }
+        true
+    }
+
+    /// Something could come out.
+    pub(super) fn is_ready(&self) -> bool {
+        self.awaited.is_none() && !self.queue.is_empty()
     }
 
     /// Looks at a buffer, where this is what lies in it.

@@ -4,7 +4,7 @@
 //! records follow from the content. So a reader that knows where it stands knows what must come, and whatever is lost,
 //! repeated, reordered or foreign shows, as does a buffer that was given to somebody else too early.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use buffer_pool::SlotRef;
 use shuffle_protocol::frame::SlotEntry;
@@ -64,16 +64,23 @@ pub(super) fn totals(job: JobId, id: PartitionId, subpartition: u32, count: u64)
     totals
 }
 
-/// What lies in the arenas of one server.
+/// What lies in the arenas of one server: of each slot, the content of a buffer or of slices, by offset.
 #[derive(Debug, Default)]
-pub(super) struct Memory(HashMap<SlotRef, Content>);
+pub(super) struct Memory(HashMap<SlotRef, BTreeMap<u32, Content>>);
 
 impl Memory {
+    /// Writes a slot from its first byte on; what was there is gone.
     pub(super) fn write(&mut self, slot: SlotRef, content: Content) {
-        self.0.insert(slot, content);
+        self.0.insert(slot, BTreeMap::from([(0, content)]));
     }
 
-    pub(super) fn read(&self, slot: SlotRef) -> Content {
-        self.0.get(&slot).copied().unwrap_or(0)
+    /// Writes behind what is there.
+    pub(super) fn write_behind(&mut self, slot: SlotRef, offset: u32, content: Content) {
+        self.0.entry(slot).or_default().insert(offset, content);
+    }
+
+    pub(super) fn read(&self, slot: SlotRef, offset: u32) -> Content {
+        let there = self.0.get(&slot).and_then(|slot| slot.get(&offset));
+        there.copied().unwrap_or(0)
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Desk<'a> {
     pub(super) job: JobId,
     /// Payload travels inline; else it lies in `memory`.
     pub(super) inline: bool,
+    /// Bits may change, so what does not match is reported.
+    pub(super) flips: bool,
     /// What a request may wait, as it says itself; 0 where it leaves that to the server.
     pub(super) timeout_ms: u32,
     pub(super) random: &'a mut Random,
@@ -80,14 +82,7 @@ impl Desk<'_> {
     }
 
     pub(super) fn slot(&self, arena: Arena, slot: u32) -> SlotRef {
-        SlotRef {
-            job: JobKey(self.job.value()),
-            arena: match arena {
-                Arena::Write => ArenaKind::Write,
-                Arena::Read => ArenaKind::Read,
-            },
-            slot,
-        }
+        slot_of(self.job, arena, slot)
     }
 
     /// Notes what must never happen.
@@ -95,5 +90,16 @@ impl Desk<'_> {
         if self.wrong.is_none() {
             *self.wrong = Some(message());
         }
+    }
+}
+
+pub(super) fn slot_of(job: JobId, arena: Arena, slot: u32) -> SlotRef {
+    SlotRef {
+        job: JobKey(job.value()),
+        arena: match arena {
+            Arena::Write => ArenaKind::Write,
+            Arena::Read => ArenaKind::Read,
+        },
+        slot,
     }
 }

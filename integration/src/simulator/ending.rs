@@ -109,11 +109,12 @@ impl World {
         let books = node.books();
         let is_whole = books.unassigned == books.total();
         let is_drained = node.is_drained() == self.hosts[host].draining;
-        if status.is_empty() && is_whole && is_drained {
+        let disk = &self.hosts[host].disk;
+        if status.is_empty() && is_whole && is_drained && disk.is_empty() {
             return None;
         }
         Some(format!(
-            "server {host}: {status:?}, {books:?}, drained as told: {is_drained}"
+            "server {host}: {status:?}, {books:?}, drained as told: {is_drained}, {disk:?}"
         ))
     }
 

@@ -51,6 +51,11 @@ pub(super) struct Process {
 }
 
 impl Process {
+    /// Of which start of its server it has the memory.
+    pub(super) fn memory_epoch(&self) -> usize {
+        self.epoch
+    }
+
     pub(super) fn is_stopped(&self, now: Micros) -> bool {
         self.stopped_until > now
     }
@@ -172,6 +177,7 @@ impl World {
             now: self.now,
             job: of.spec.job,
             inline: of.spec.inline,
+            flips: self.plan.faults.flips,
             timeout_ms: 0,
             random: &mut self.random,
             memory: &mut self.hosts[of.spec.host].memories[of.epoch],
@@ -182,6 +188,7 @@ impl World {
         task(&mut of.producers, &mut of.gates, &mut desk);
         for packet in out {
             let packet = self.sabotaged(packet);
+            let packet = self.flip_handed_over(process, packet);
             self.send(connection, 1, packet);
         }
         self.wake(process);

@@ -71,6 +71,7 @@ impl World {
     pub(super) fn heal(&mut self) {
         self.trace(|| "all faults end".to_owned());
         self.healed = true;
+        self.flips.may = false;
         self.holes.clear();
         for host in 0..self.hosts.len() {
             self.start_host(host);

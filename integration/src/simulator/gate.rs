@@ -2,13 +2,14 @@
 //! any order.
 
 use shuffle_protocol::control::control::Message;
-use shuffle_protocol::control::{CancelChannel, ChannelRequest, CloseGate, OpenGate};
+use shuffle_protocol::control::{Broadcast, CancelChannel, ChannelRequest, CloseGate, OpenGate};
 use shuffle_protocol::frame::{Arena, Batch, Frame, NumberEntry};
 use shuffle_protocol::{ShuffleError, StreamId, SubpartitionIndex};
 
 use super::channel::{Channel, ChannelEnd, Item};
 use super::data::Content;
 use super::desk::{Asked, Desk};
+use super::flips::{differs, report};
 use super::schedule::{MILLIS, Micros};
 use super::workload::{GateSpec, address};
 
@@ -26,6 +27,7 @@ struct View {
     channel: usize,
     arena: Arena,
     slot: u32,
+    offset: u32,
     content: Content,
     until: Micros,
 }
@@ -125,6 +127,9 @@ impl Gate {
     /// Something came on one of its channels.
     pub(super) fn handle_arrival(&mut self, index: usize, item: Item, desk: &mut Desk<'_>) {
         let channel = &mut self.channels[index];
+        if channel.handle_repeated(&item) {
+            return;
+        }
         if channel.end.is_some() || self.stage == Stage::Closed {
             if matches!(channel.end, Some(ChannelEnd::Complete)) {
                 desk.accuse(|| format!("{item:?} came behind the end of {:?}", channel.spec));
@@ -210,6 +215,7 @@ impl Gate {
             },
             partition: Some(channel.spec.id.into()),
             range: Some(channel.spec.range.into()),
+            broadcast: channel.spec.told_of.map(|consumers| Broadcast { consumers }),
         });
         let channels = channels.collect();
         let (gate, spec, timeout_ms) = (self.gate, &self.spec, desk.timeout_ms);
@@ -229,7 +235,7 @@ impl Gate {
 
     fn consume(&mut self, desk: &mut Desk<'_>) {
         let waiting: Vec<usize> = (0..self.channels.len())
-            .filter(|&index| !self.channels[index].queue.is_empty())
+            .filter(|&index| self.channels[index].is_ready())
             .collect();
         let Some(index) = desk.random.pick(&waiting) else {
             return;
@@ -240,11 +246,16 @@ impl Gate {
             Some(Item::End(entry)) => channel.check_end(&entry),
             Some(Item::Buffer(entry, inline)) => {
                 let place = desk.slot(entry.arena, entry.slot);
-                let content = inline.unwrap_or_else(|| desk.memory.read(place));
+                let content = inline.unwrap_or_else(|| desk.memory.read(place, entry.offset));
+                if desk.flips && differs(&entry, content) {
+                    channel.put_back(entry, inline);
+                    return report(&entry, content, desk);
+                }
                 self.held.push(View {
                     channel: index,
                     arena: entry.arena,
                     slot: entry.slot,
+                    offset: entry.offset,
                     content,
                     until: desk.now + desk.random.between(0, self.spec.hold),
                 });
@@ -285,7 +296,7 @@ impl Gate {
             }
             let view = self.held.swap_remove(at);
             let place = desk.slot(view.arena, view.slot);
-            if !desk.inline && desk.memory.read(place) != view.content {
+            if !desk.inline && desk.memory.read(place, view.offset) != view.content {
                 desk.accuse(|| format!("{place} changed while it was viewed: {view:?}"));
             }
             let channel = &mut self.channels[view.channel];
@@ -297,6 +308,7 @@ impl Gate {
 
     fn drop_queue(&mut self, index: usize, desk: &mut Desk<'_>) {
         let channel = &mut self.channels[index];
+        channel.awaited = None;
         let slots: Vec<_> = channel
             .queue
             .drain(..)
@@ -317,7 +329,7 @@ impl Gate {
         self.has_nothing_left()
             || self.channels.iter().any(|channel| {
                 let heard = matches!(channel.end, None | Some(ChannelEnd::Complete));
-                !channel.queue.is_empty() || (channel.ack.is_some() && heard)
+                channel.is_ready() || (channel.ack.is_some() && heard)
             })
     }
 
@@ -329,10 +341,10 @@ impl Gate {
             desk.accuse(|| format!("{} views of {:?}, its window is {window}", channel.views, channel.spec));
         }
         // A cancelled channel's views are quarantined; its credits are with the others again.
-        let remote = self
-            .channels
-            .iter()
-            .filter(|channel| channel.spec.host != self.host && !matches!(channel.end, Some(ChannelEnd::Cancelled)));
+        let remote = self.channels.iter().filter(|channel| {
+            let is_relayed = channel.spec.told_of.is_some();
+            channel.spec.host != self.host && !is_relayed && !matches!(channel.end, Some(ChannelEnd::Cancelled))
+        });
         let borrowed: u32 = remote
             .map(|channel| channel.views.saturating_sub(self.spec.exclusive))
             .sum();

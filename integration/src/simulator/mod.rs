@@ -18,14 +18,17 @@
 //! cause; that a stopped reader stops nobody else; that in the end no buffer, partition, channel or job is left.
 
 mod afterlife;
+mod audience;
 mod channel;
 mod connection;
 mod data;
 mod desk;
 mod dial;
+mod disk;
 mod ending;
 mod executor;
 mod faults;
+mod flips;
 mod gate;
 mod inbox;
 mod network;
@@ -35,6 +38,7 @@ mod random;
 mod rerun;
 mod schedule;
 mod verdict;
+mod verify;
 mod workload;
 mod world;
 
@@ -55,6 +59,8 @@ pub enum Sabotage {
     WrongChecksum,
     /// A server's driver forgets to say that a buffer was written.
     KeepPinned,
+    /// A read from disk fills a buffer with something else.
+    WrongLoad,
 }
 
 /// What a simulation did.
@@ -74,6 +80,18 @@ pub struct Report {
     pub failed_groups: u64,
     /// Peers that were given up.
     pub lost_peers: u64,
+    /// Bits that were changed, and buffers that were given to their readers once more.
+    pub flips: u64,
+    /// See `flips`.
+    pub refetched_buffers: u64,
+    /// Verdicts: producer memory, disk, wire or receiving memory.
+    pub verdicts: [u64; 3],
+    /// Payload that was written to disks, and loaded from them, in bytes.
+    pub spilled_bytes: u64,
+    /// See `spilled_bytes`.
+    pub loaded_bytes: u64,
+    /// Partitions that a later start of their server served again.
+    pub recovered_partitions: u64,
     /// How long it took for those in it.
     pub virtual_time: Duration,
     /// The mistake on purpose was made.
@@ -127,10 +145,22 @@ pub fn run_sabotaged(seed: u64, sabotage: Option<Sabotage>, trace: bool) -> Resu
     let mut report = world.report.clone();
     report.sabotaged = sabotage.is_some() && world.sabotage.is_none();
     report.virtual_time = Duration::from_micros(world.now);
+    report.flips = world.flips.count();
     for counters in world.counters() {
+        report.refetched_buffers += counters.buffers_refetched;
+        for (sum, count) in report.verdicts.iter_mut().zip([
+            counters.mismatches_producer_memory,
+            counters.mismatches_disk,
+            counters.mismatches_wire,
+        ]) {
+            *sum += count;
+        }
         report.resumed_channels += counters.channels_resumed;
         report.failed_groups += counters.groups_failed;
         report.lost_peers += counters.peers_lost;
+        report.spilled_bytes += counters.bytes_spilled;
+        report.loaded_bytes += counters.bytes_loaded;
+        report.recovered_partitions += counters.partitions_recovered;
     }
     let what = match outcome {
         Ok(()) => world.wrong.take(),

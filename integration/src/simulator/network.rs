@@ -8,6 +8,7 @@ use shuffle_server::node::{Landing, Output};
 use super::Sabotage;
 use super::connection::{Packet, Party};
 use super::data::{Content, GARBAGE};
+use super::flips::Way;
 use super::schedule::{Event, Micros};
 use super::world::World;
 
@@ -101,7 +102,8 @@ impl World {
         let Some((host, _)) = self.connections[connection].ends[end].host() else {
             return;
         };
-        let content = self.memory(host).read(slot);
+        let content = self.memory(host).read(slot, entry.offset);
+        let arriving = self.flips.pass(Way::Wire, content);
         let head = DataHead {
             slots: Batch::from_entries(&[entry]),
             payload_bytes: entry.length,
@@ -113,7 +115,7 @@ impl World {
             self.sabotage = None;
         } else {
             self.send(connection, 1 - end, Packet::Head(head.clone()));
-            self.send(connection, 1 - end, Packet::Body(head, content));
+            self.send(connection, 1 - end, Packet::Body(head, arriving));
         }
         if self.sabotage == Some(Sabotage::KeepPinned) {
             self.sabotage = None;
@@ -129,20 +131,23 @@ impl World {
                     host,
                     epoch,
                     slot,
+                    offset: entry.offset,
                     content,
                 },
             );
         } else {
-            self.written(host, epoch, slot, content);
+            self.written(host, epoch, (slot, entry.offset), content);
         }
     }
 
     /// The kernel is done with a slot, in which nobody may have written meanwhile.
-    pub(super) fn written(&mut self, host: usize, epoch: u32, slot: SlotRef, content: Content) {
+    pub(super) fn written(&mut self, host: usize, epoch: u32, place: (SlotRef, u32), content: Content) {
+        let (slot, offset) = place;
         if self.hosts[host].epoch != epoch || self.hosts[host].node.is_none() {
             return;
         }
-        if self.memory(host).read(slot) != content {
+        // What did not match may be received or loaded once more, into the same slot.
+        if self.memory(host).read(slot, offset) != content && !self.flips.may_change(content) {
             self.accuse(|| format!("server {host}: {slot} was written to while the kernel sent it"));
         }
         self.core(host, |node, now| node.handle_written(now, slot));
@@ -301,9 +306,10 @@ impl World {
     /// What was polled and will not be written needs its buffers no more.
     fn abandon(&mut self, host: usize, outbox: impl IntoIterator<Item = Output>) {
         for output in outbox {
-            if let Output::Slot { slot, .. } = output {
-                let (epoch, content) = (self.hosts[host].epoch, self.memory(host).read(slot));
-                self.written(host, epoch, slot, content);
+            if let Output::Slot { slot, entry } = output {
+                let place = (slot, entry.offset);
+                let (epoch, content) = (self.hosts[host].epoch, self.memory(host).read(slot, entry.offset));
+                self.written(host, epoch, place, content);
             }
         }
     }

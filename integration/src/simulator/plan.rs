@@ -45,6 +45,10 @@ pub struct Faults {
     pub drains: bool,
     /// Some subpartitions have no reader.
     pub unread: bool,
+    /// Operations of disks fail.
+    pub disks: bool,
+    /// Bits change: on the wire, in memory, on disk.
+    pub flips: bool,
 }
 
 /// Every number of a simulation, from its seed.
@@ -107,7 +111,9 @@ impl Plan {
             3 => Scenario::Stopped,
             _ => Scenario::Mixed,
         };
-        let faults = Faults::draw(scenario, random);
+        let mut faults = Faults::draw(scenario, random);
+        // Drawn apart: a seed without them means what it meant.
+        faults.flips = scenario == Scenario::Mixed && Random::new(seed ^ 0xB17).chance(25);
         let fast = random.chance(50);
         let shortest = random.between(20, 200);
         let dead_peer = random.between(4, 15) * SECONDS;
@@ -182,6 +188,8 @@ impl Faults {
                     liars: may(),
                     drains: may(),
                     unread: may(),
+                    disks: may(),
+                    flips: false,
                 }
             }
         }

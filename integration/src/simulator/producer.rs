@@ -1,15 +1,15 @@
 //! A writer, as the client library behaves: demand, hand-over within limits, finish with totals.
 
 use shuffle_protocol::control::control::Message;
-use shuffle_protocol::control::{AbortPartition, CreatePartition, FinishPartition, SubpartitionTotals};
+use shuffle_protocol::control::{AbortPartition, Consumers, CreatePartition, FinishPartition, SubpartitionTotals};
 use shuffle_protocol::frame::{Arena, Batch, DataHead, Frame, NumberEntry, SlotEntry};
 use shuffle_protocol::{ShuffleError, StreamId, SubpartitionIndex, error::ErrorKind};
 
 use super::connection::Packet;
-use super::data::{content, describe, totals};
+use super::data::{BUFFER_BYTES, content, describe, totals};
 use super::desk::{Asked, Desk};
 use super::schedule::Micros;
-use super::workload::{PartitionSpec, ProducerSpec};
+use super::workload::{PartitionSpec, ProducerSpec, address};
 
 /// The limit of a writer that leaves it to the server.
 pub(super) const MAX_QUEUED: u32 = 10;
@@ -46,6 +46,8 @@ pub(super) struct Producer {
     stage: Stage,
     limits: Vec<u64>,
     handed: Vec<u64>,
+    /// Slots that were handed over.
+    slots: u64,
     demanded: u64,
 }
 
@@ -62,6 +64,7 @@ impl Producer {
             stage: Stage::Waiting,
             limits: vec![max_queued.into(); partition.counts.len()],
             handed: vec![0; partition.counts.len()],
+            slots: 0,
             demanded: 0,
             spec,
             partition,
@@ -185,18 +188,23 @@ impl Producer {
         let partition = &self.partition;
         let (writer, timeout_ms) = (self.writer, desk.timeout_ms);
         desk.ask(Asked::Create(writer as usize), |request| {
-            Message::CreatePartition(CreatePartition {
-                request,
-                writer,
-                partition: Some(partition.id.into()),
-                subpartitions: u32::try_from(partition.counts.len()).expect("invariant: a few subpartitions"),
-                min_buffers: partition.min_buffers,
-                max_buffers: partition.max_buffers,
-                max_queued_per_subpartition: partition.max_queued,
-                group: partition.group.as_ref().map(Into::into),
-                timeout_ms,
-                ..CreatePartition::default()
-            })
+            Message::CreatePartition(
+                CreatePartition {
+                    request,
+                    writer,
+                    partition: Some(partition.id.into()),
+                    subpartitions: u32::try_from(partition.counts.len()).expect("invariant: a few subpartitions"),
+                    min_buffers: partition.min_buffers,
+                    max_buffers: partition.max_buffers,
+                    max_queued_per_subpartition: partition.max_queued,
+                    group: partition.group.as_ref().map(Into::into),
+                    timeout_ms,
+                    broadcast: partition.broadcast.is_some(),
+                    consumers: partition.broadcast.iter().flatten().map(consumers).collect(),
+                    ..CreatePartition::default()
+                }
+                .with_kind(partition.kind),
+            )
         });
     }
 
@@ -213,6 +221,7 @@ impl Producer {
                 break;
             };
             let Some(slot) = self.free.pop() else { break };
+            self.slots += 1;
             let ordinal = &mut self.handed[subpartition as usize];
             let content = content(self.partition.job, self.partition.id, subpartition, *ordinal);
             let entry = SlotEntry {
@@ -233,7 +242,11 @@ impl Producer {
             } else {
                 let place = desk.slot(Arena::Write, slot);
                 desk.memory.write(place, content);
-                entries.push(entry);
+                if self.spec.sorts {
+                    self.write_slices(entry, desk);
+                } else {
+                    entries.push(entry);
+                }
             }
         }
         if !entries.is_empty() {
@@ -242,8 +255,42 @@ impl Producer {
         self.demand(desk);
     }
 
+    /// Hands a slot over in slices, as far as it reaches: each in a frame of its own, so that anything may come between.
+    fn write_slices(&mut self, first: SlotEntry, desk: &mut Desk<'_>) {
+        let mut slices = vec![first];
+        let mut end = first.length;
+        for _ in 0..desk.random.between(0, 5) {
+            let subpartition = desk.random.index(self.handed.len());
+            if !self.is_open(subpartition) {
+                continue;
+            }
+            let ordinal = self.handed[subpartition];
+            let index = u32::try_from(subpartition).expect("invariant: a few subpartitions");
+            let content = content(self.partition.job, self.partition.id, index, ordinal);
+            let entry = SlotEntry {
+                stream: first.stream,
+                slot: first.slot,
+                offset: end,
+                ..describe(content, index, ordinal)
+            };
+            if entry.length > BUFFER_BYTES - end {
+                break;
+            }
+            end += entry.length;
+            self.handed[subpartition] += 1;
+            let place = desk.slot(Arena::Write, first.slot);
+            desk.memory.write_behind(place, entry.offset, content);
+            slices.push(entry);
+        }
+        let last = slices.len() - 1;
+        for (at, mut entry) in slices.into_iter().enumerate() {
+            entry.more_slices = at < last;
+            desk.send(Frame::Slots(Batch::from_entries(&[entry])));
+        }
+    }
+
     fn demand(&mut self, desk: &mut Desk<'_>) {
-        let wanted = self.total_handed() + self.spec.prefetch;
+        let wanted = self.slots + self.spec.prefetch;
         if wanted > self.demanded {
             self.demanded = wanted;
             desk.send(Frame::Demand(Batch::from_entries(&[NumberEntry {
@@ -313,5 +360,12 @@ impl Producer {
 
     fn is_to_abort(&self) -> bool {
         self.spec.abort_after.is_some_and(|after| self.total_handed() >= after)
+    }
+}
+
+fn consumers((host, count): &(usize, u32)) -> Consumers {
+    Consumers {
+        node: address(*host).to_string(),
+        count: *count,
     }
 }

@@ -24,6 +24,14 @@ impl World {
             ..spec.id
         };
         spec.host = self.random.index(self.hosts.len());
+        // A broadcast has one new consumer, where its producer is not.
+        let listens = (spec.host + 1) % self.hosts.len();
+        let told_of = spec.broadcast.as_mut().map(|consumers| {
+            let declared = u32::from(!consumers.is_empty());
+            consumers.clear();
+            consumers.extend((declared > 0).then_some((listens, declared)));
+            declared
+        });
         let (id, job, host, group) = (spec.id, spec.job, spec.host, spec.group.clone());
         let range = SubpartitionRange {
             first: 0,
@@ -37,6 +45,7 @@ impl World {
             host,
             id,
             range,
+            told_of,
             partition,
         });
         let mut producer = draw_producer(&self.plan, &mut self.random, self.partitions.len() - 1);
@@ -51,6 +60,7 @@ impl World {
         };
         self.start_process(on(host, vec![producer], Vec::new()), self.now);
         let elsewhere = self.random.index(self.hosts.len());
+        let elsewhere = if told_of.is_some() { listens } else { elsewhere };
         self.start_process(on(elsewhere, Vec::new(), vec![gate]), self.now);
         if self.random.chance(50) {
             self.announce_fence(id);

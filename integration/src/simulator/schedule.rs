@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use buffer_pool::SlotRef;
 use shuffle_protocol::ShuffleError;
 use shuffle_server::node::Dial;
+use shuffle_server::spill::{DiskOp, DiskTicket};
 
 use super::data::Content;
 
@@ -36,7 +37,16 @@ pub(super) enum Event {
         host: usize,
         epoch: u32,
         slot: SlotRef,
+        offset: u32,
         content: Content,
+    },
+    /// An operation of a server's disk is over; what was in its slots when it was asked for.
+    Disk {
+        host: usize,
+        epoch: u32,
+        ticket: DiskTicket,
+        op: DiskOp,
+        before: Vec<Content>,
     },
     /// The timers of a server are due.
     Timeout { host: usize, epoch: u32 },

@@ -96,7 +96,15 @@ impl World {
     fn excuse(&self, error: &ShuffleError) -> Result<(), &'static str> {
         let may = self.plan.faults;
         let lost = may.holes || may.restarts;
-        let unreachable = may.deaths || may.aborts || may.drains || may.starved || may.stops || may.fences || lost;
+        let unreachable = may.disks
+            || may.deaths
+            || may.aborts
+            || may.drains
+            || may.starved
+            || may.stops
+            || may.fences
+            || may.flips
+            || lost;
         let excused = match error.first_cause().kind() {
             ErrorKind::NotRegistered { .. } => may.strays || may.liars || may.cancels || unreachable,
             ErrorKind::Released | ErrorKind::Expired => self.released || may.unread || unreachable,
@@ -109,6 +117,10 @@ impl World {
             ErrorKind::InsufficientBuffers { .. } => may.starved || may.fences || may.deaths || may.cancels,
             ErrorKind::CountMismatch { .. } => may.liars,
             ErrorKind::Cancelled => may.aborts || may.cancels,
+            ErrorKind::Io => may.disks,
+            kind @ ErrorKind::ChecksumMismatch { .. } => self.flips.excuse(kind),
+            // The producing node has not said in time what became of a buffer that did not match.
+            ErrorKind::TimedOut { .. } => may.flips && (lost || may.cuts),
             ErrorKind::Draining => may.drains || may.restarts,
             _ => return Err("an error that nothing leads to"),
         };

@@ -1,5 +1,6 @@
 //! Who produces what, who reads it, and in which processes.
 
+use shuffle_protocol::partition::PartitionKind;
 use shuffle_protocol::{GroupId, GroupRef, JobId, NodeAddress, PartitionId, ResultId, SubpartitionRange};
 
 use super::plan::{Plan, Scenario};
@@ -11,6 +12,7 @@ use super::schedule::{MILLIS, Micros};
 pub(super) struct PartitionSpec {
     pub(super) job: JobId,
     pub(super) id: PartitionId,
+    pub(super) kind: PartitionKind,
     pub(super) host: usize,
     /// Buffers of each subpartition.
     pub(super) counts: Vec<u64>,
@@ -18,6 +20,8 @@ pub(super) struct PartitionSpec {
     pub(super) max_buffers: u32,
     /// 0: as the server likes.
     pub(super) max_queued: u32,
+    /// It is broadcast: its consumers by server, where they are declared.
+    pub(super) broadcast: Option<Vec<(usize, u32)>>,
     pub(super) group: Option<GroupRef>,
 }
 
@@ -26,6 +30,8 @@ pub(super) struct ChannelSpec {
     pub(super) host: usize,
     pub(super) id: PartitionId,
     pub(super) range: SubpartitionRange,
+    /// It is broadcast: how many consumers its side was told of.
+    pub(super) told_of: Option<u32>,
     /// Which partition that is; `None` where nobody will register it.
     pub(super) partition: Option<usize>,
 }
@@ -40,6 +46,8 @@ pub(super) struct ProducerSpec {
     pub(super) abort_after: Option<u64>,
     /// It finishes with wrong counts.
     pub(super) lies: bool,
+    /// It hands over slots in slices.
+    pub(super) sorts: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -75,6 +83,12 @@ pub(super) struct Workload {
     pub(super) buffers: Vec<u32>,
 }
 
+/// Half of all partitions never see a disk.
+pub(super) fn draw_kind(random: &mut Random) -> PartitionKind {
+    let kinds: Vec<_> = PartitionKind::all().filter(|kind| kind.validate().is_ok()).collect();
+    random.pick(&kinds).filter(|_| random.chance(50)).unwrap_or_default()
+}
+
 /// The address of a server.
 pub(super) fn address(host: usize) -> NodeAddress {
     NodeAddress::parse(&format!("n{host}:7000")).expect("invariant: a well-formed address")
@@ -86,6 +100,7 @@ impl Workload {
         for job in 1..=plan.jobs {
             workload.draw_job(plan, random, JobId::new(job));
         }
+        workload.draw_broadcasts(plan);
         workload.buffers = (0..plan.hosts)
             .map(|host| workload.pool_of(plan, random, host))
             .collect();
@@ -124,6 +139,7 @@ impl Workload {
                     host,
                     id,
                     range,
+                    told_of: None,
                     partition: Some(no),
                 });
             }
@@ -160,6 +176,7 @@ impl Workload {
                 index: u32::try_from(index).unwrap_or(0) + 3,
                 attempt: random.count(0, 2),
             },
+            kind: draw_kind(random),
             host: random.index(plan.hosts),
             counts,
             min_buffers,
@@ -170,13 +187,14 @@ impl Workload {
                 min_buffers + random.count(0, 8)
             },
             max_queued: random.count(0, 5),
+            broadcast: None,
             group,
         });
         self.partitions.len() - 1
     }
 
     /// A process of the job on that server: one that is there, or another.
-    fn process_on(&mut self, random: &mut Random, host: usize, job: JobId) -> usize {
+    pub(super) fn process_on(&mut self, random: &mut Random, host: usize, job: JobId) -> usize {
         let there: Vec<usize> = (0..self.processes.len())
             .filter(|&at| self.processes[at].host == host && self.processes[at].job == job)
             .collect();
@@ -206,10 +224,21 @@ impl Workload {
         let read: u32 = here()
             .flat_map(|process| &process.gates)
             .map(|gate| {
-                let remote = gate.channels.iter().filter(|channel| channel.host != host).count();
-                (u32::try_from(remote).unwrap_or(0) * gate.exclusive).max(1)
+                let remote = gate.channels.iter().filter(|channel| channel.host != host);
+                let (relayed, plain): (Vec<_>, Vec<_>) = remote.partition(|channel| channel.told_of.is_some());
+                let count = |channels: Vec<_>| u32::try_from(channels.len()).unwrap_or(0);
+                (count(plain) * gate.exclusive).max(1) + 2 * count(relayed)
             })
             .sum();
+        // What readers of files load into.
+        let channels = || {
+            self.processes
+                .iter()
+                .flat_map(|process| &process.gates)
+                .flat_map(|gate| &gate.channels)
+        };
+        let loaded = channels().filter(|channel| channel.host == host).count();
+        let read = read + 2 * u32::try_from(loaded).unwrap_or(0);
         // Twice over, and some extents for every arena of every job.
         let buffers = 2 * (written + read) + 16 + 8 * extent + random.count(0, 64);
         buffers.div_ceil(extent) * extent
@@ -223,6 +252,7 @@ pub(super) fn draw_producer(plan: &Plan, random: &mut Random, partition: usize) 
         prefetch: random.between(1, 6),
         abort_after: (plan.faults.aborts && random.chance(30)).then(|| random.below(20)),
         lies: plan.faults.liars && random.chance(30),
+        sorts: random.chance(30),
     }
 }
 
@@ -265,6 +295,7 @@ fn draw_stray(random: &mut Random, plan: &Plan, job: JobId) -> ChannelSpec {
             attempt: 0,
         },
         range: SubpartitionRange { first: 0, count: 1 },
+        told_of: None,
         partition: None,
     }
 }

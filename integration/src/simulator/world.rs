@@ -10,7 +10,9 @@ use shuffle_server::node::{LinkId, Node, NodeConfig, NodeCounters, SessionId, Wa
 use super::Sabotage;
 use super::connection::Connection;
 use super::data::{BUFFER_BYTES, Memory};
+use super::disk::Disk;
 use super::executor::Process;
+use super::flips::Flips;
 use super::plan::Plan;
 use super::random::Random;
 use super::schedule::{Event, MILLIS, Micros, SECONDS, Schedule};
@@ -27,6 +29,8 @@ pub(super) struct Host {
     pub(super) links: BTreeMap<LinkId, (usize, usize)>,
     pub(super) sessions: BTreeMap<SessionId, usize>,
     pub(super) draining: bool,
+    /// It outlives the server.
+    pub(super) disk: Disk,
     /// When it was killed, and started again.
     pub(super) down: Vec<(Micros, Micros)>,
     buffers: u32,
@@ -45,6 +49,7 @@ pub(super) struct World {
     pub(super) partitions: Vec<PartitionSpec>,
     /// Pairs of servers between which nothing passes, smaller index first, and until when.
     pub(super) holes: BTreeMap<(usize, usize), Micros>,
+    pub(super) flips: Flips,
     pub(super) healed: bool,
     pub(super) released: bool,
     pub(super) sabotage: Option<Sabotage>,
@@ -68,6 +73,7 @@ impl World {
                 links: BTreeMap::new(),
                 sessions: BTreeMap::new(),
                 draining: false,
+                disk: Disk::default(),
                 down: Vec::new(),
                 buffers,
                 timeout_at: None,
@@ -83,6 +89,7 @@ impl World {
             processes: Vec::new(),
             partitions: workload.partitions,
             holes: BTreeMap::new(),
+            flips: Flips::new(plan.seed, plan.faults.flips),
             healed: false,
             released: false,
             sabotage,
@@ -133,8 +140,16 @@ impl World {
                 host,
                 epoch,
                 slot,
+                offset,
                 content,
-            } => self.written(host, epoch, slot, content),
+            } => self.written(host, epoch, (slot, offset), content),
+            Event::Disk {
+                host,
+                epoch,
+                ticket,
+                op,
+                before,
+            } => self.handle_disk(host, epoch, ticket, op, &before),
             Event::Timeout { host, epoch } => self.handle_timeout(host, epoch),
             Event::Dial { host, epoch } => self.poll_dial(host, epoch),
             Event::Knock { host, epoch, dial } => self.knock(host, epoch, dial),
@@ -165,6 +180,7 @@ impl World {
         let incarnation = Incarnation::new(1000 * u64::from(of.epoch) + u64::try_from(host).unwrap_or(0) + 1);
         let mut config = NodeConfig::new(address(host), incarnation, BUFFER_BYTES);
         config.stripes = plan.stripes;
+        config.disks = true;
         config.request_timeout = Duration::from_micros(plan.request_timeout);
         config.keepalive_interval = Duration::from_micros(plan.keepalive);
         config.dead_peer_after = Duration::from_micros(plan.dead_peer);
@@ -179,10 +195,12 @@ impl World {
         };
         let pool = NetworkPool::new(pool, NoBacking).expect("invariant: the plan is a valid configuration");
         of.node = Some(Node::new(config, pool));
+        of.draining = false;
+        self.recover_disk(host);
+        let of = &mut self.hosts[host];
         if let Some((_, back)) = of.down.last_mut() {
             *back = self.now;
         }
-        of.draining = false;
         self.trace(|| format!("server {host} starts"));
         self.after(host);
     }
@@ -224,6 +242,8 @@ impl World {
                     let at = self.now + self.task_delay();
                     self.schedule.at(at, Event::Dial { host, epoch });
                 }
+                Wake::Disk => self.drain_disk(host),
+                Wake::Verify => self.drain_verify(host),
             }
         }
         let (now, base) = (self.now, self.base);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use super::verdict::Verdict;
+
 /// Whose doing an error is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Initiator {
@@ -139,12 +141,18 @@ pub enum ErrorKind {
         got: u64,
     },
     /// A payload does not have the checksum its writer made.
-    #[error("checksum mismatch: expected {expected:08x}, got {got:08x}")]
+    #[error(
+        "checksum mismatch in the buffer with sequence {sequence}: expected {expected:08x}, got {got:08x}; {verdict}"
+    )]
     ChecksumMismatch {
         /// What the writer computed.
         expected: u32,
         /// What the reader computed.
         got: u32,
+        /// Which buffer of the channel.
+        sequence: u64,
+        /// Where the bytes were changed.
+        verdict: Verdict,
     },
     /// The reader or writer was cancelled or dropped.
     #[error("cancelled")]
@@ -188,6 +196,17 @@ pub enum ErrorKind {
     /// No connection to the node could be made.
     #[error("the node cannot be reached")]
     NodeUnreachable,
+    /// A disk is full, or its limit is reached.
+    #[error("no space: {needed} bytes needed, {free} free")]
+    NoSpace {
+        /// Bytes that were to be written.
+        needed: u64,
+        /// Bytes that there are.
+        free: u64,
+    },
+    /// What was kept on a disk cannot be read any more.
+    #[error("the data is lost")]
+    DataLost,
 }
 
 impl ErrorKind {
@@ -224,6 +243,8 @@ impl ErrorKind {
             Self::LimitExceeded { .. } => 28,
             Self::SessionClosed => 29,
             Self::NodeUnreachable => 30,
+            Self::NoSpace { .. } => 31,
+            Self::DataLost => 32,
         }
     }
 
@@ -253,12 +274,12 @@ impl ErrorKind {
             | Self::CountMismatch { .. }
             | Self::Draining
             | Self::GroupFailed => Initiator::Peer,
-            Self::PeerLost { .. }
-            | Self::ChecksumMismatch { .. }
-            | Self::TimedOut { .. }
-            | Self::ConnectionLost
-            | Self::NodeUnreachable => Initiator::Network,
+            Self::PeerLost { .. } | Self::TimedOut { .. } | Self::ConnectionLost | Self::NodeUnreachable => {
+                Initiator::Network
+            }
+            Self::ChecksumMismatch { verdict, .. } => verdict.initiator(),
             Self::InsufficientBuffers { .. } | Self::Io => Initiator::Own,
+            Self::NoSpace { .. } | Self::DataLost => Initiator::Disk,
         }
     }
 
@@ -273,6 +294,7 @@ impl ErrorKind {
                 | Self::TimedOut { .. }
                 | Self::ConnectionLost
                 | Self::NodeUnreachable
+                | Self::NoSpace { .. }
         )
     }
 }

@@ -12,8 +12,10 @@
 mod kind;
 mod location;
 mod shuffle_error;
+mod verdict;
 mod wire;
 
 pub use kind::{ErrorKind, Initiator};
 pub use location::Location;
 pub use shuffle_error::{Result, ShuffleError};
+pub use verdict::Verdict;

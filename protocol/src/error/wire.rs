@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::kind::{ErrorKind, Initiator};
 use super::location::Location;
 use super::shuffle_error::ShuffleError;
+use super::verdict::Verdict;
 use crate::control;
 use crate::ids::{JobId, NodeAddress, StreamId, SubpartitionIndex};
 use crate::limits::{MAX_ERROR_DEPTH, MAX_ERROR_TEXT_BYTES};
@@ -118,10 +119,20 @@ fn details(kind: &ErrorKind) -> (Vec<u64>, Vec<String>) {
             (vec![], [what, ours, theirs].map(|text| cut(text)).to_vec())
         }
         ErrorKind::CountMismatch { what, expected, got } => (vec![*expected, *got], vec![cut(what)]),
-        ErrorKind::ChecksumMismatch { expected, got } => ([expected, got].map(|n| u64::from(*n)).to_vec(), vec![]),
+        ErrorKind::ChecksumMismatch {
+            expected,
+            got,
+            sequence,
+            verdict,
+        } => {
+            let (expected, got, verdict) = (u64::from(*expected), u64::from(*got), u64::from(verdict.code()));
+            (vec![expected, got, *sequence, verdict], vec![])
+        }
         ErrorKind::TimedOut { what, after } => (vec![millis(*after)], vec![cut(what)]),
         ErrorKind::LimitExceeded { what, limit, asked } => (vec![*limit, *asked], vec![cut(what)]),
+        ErrorKind::NoSpace { needed, free } => (vec![*needed, *free], vec![]),
         ErrorKind::Unknown
+        | ErrorKind::DataLost
         | ErrorKind::Released
         | ErrorKind::Expired
         | ErrorKind::PartitionFailed
@@ -194,6 +205,8 @@ fn kind(code: u32, numbers: &[u64], texts: &[String]) -> Option<ErrorKind> {
         20 => ErrorKind::ChecksumMismatch {
             expected: small(0)?,
             got: small(1)?,
+            sequence: number(2).unwrap_or(0),
+            verdict: small(3).and_then(Verdict::from_code).unwrap_or(Verdict::Untraced),
         },
         21 => ErrorKind::Cancelled,
         22 => ErrorKind::Draining,
@@ -212,6 +225,11 @@ fn kind(code: u32, numbers: &[u64], texts: &[String]) -> Option<ErrorKind> {
         },
         29 => ErrorKind::SessionClosed,
         30 => ErrorKind::NodeUnreachable,
+        31 => ErrorKind::NoSpace {
+            needed: number(0)?,
+            free: number(1)?,
+        },
+        32 => ErrorKind::DataLost,
         _ => return None,
     })
 }

@@ -52,6 +52,8 @@ pub struct SlotEntry {
     pub partial_start: bool,
     /// Its writer makes no checksums: there is none to check it against.
     pub unchecked: bool,
+    /// From a writer: a slice of its slot, and another one follows. To a reader: never.
+    pub more_slices: bool,
     /// How its writer packed the payload.
     pub codec: Codec,
 }
@@ -68,6 +70,7 @@ const PARTIAL_START: u16 = 2;
 const UNCHECKED: u16 = 4;
 const CODEC_SHIFT: u32 = 3;
 const CODEC: u16 = 3 << CODEC_SHIFT;
+const MORE_SLICES: u16 = 32;
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
@@ -96,6 +99,7 @@ impl Entry for SlotEntry {
         let continues = if self.continues { CONTINUES } else { 0 };
         let partial_start = if self.partial_start { PARTIAL_START } else { 0 };
         let unchecked = if self.unchecked { UNCHECKED } else { 0 };
+        let more_slices = if self.more_slices { MORE_SLICES } else { 0 };
         let wire = WireSlot {
             stream: self.stream.value().into(),
             subpartition: self.subpartition.value().into(),
@@ -111,7 +115,7 @@ impl Entry for SlotEntry {
                 BufferKind::Data => 0,
                 BufferKind::Event => 1,
             },
-            flags: (continues | partial_start | unchecked | (self.codec.to_wire() << CODEC_SHIFT)).into(),
+            flags: (continues | partial_start | unchecked | more_slices | (self.codec.to_wire() << CODEC_SHIFT)).into(),
             reserved: U32::new(0),
         };
         out.put_slice(wire.as_bytes());
@@ -125,7 +129,7 @@ impl Entry for SlotEntry {
         }
         let flags = wire.flags.get();
         let codec = Codec::from_wire((flags & CODEC) >> CODEC_SHIFT);
-        let known = flags & !(CONTINUES | PARTIAL_START | UNCHECKED | CODEC) == 0;
+        let known = flags & !(CONTINUES | PARTIAL_START | UNCHECKED | CODEC | MORE_SLICES) == 0;
         let Some(codec) = codec.filter(|_| known) else {
             return Err(EntryError::Flags(flags.into()));
         };
@@ -151,6 +155,7 @@ impl Entry for SlotEntry {
             continues: flags & CONTINUES != 0,
             partial_start: flags & PARTIAL_START != 0,
             unchecked: flags & UNCHECKED != 0,
+            more_slices: flags & MORE_SLICES != 0,
             codec,
         })
     }

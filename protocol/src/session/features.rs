@@ -12,8 +12,10 @@ pub struct Features(u64);
 impl Features {
     /// No optional feature.
     pub const NONE: Self = Self(0);
+    /// A writer may hand a slot over in slices of several subpartitions (`MORE_SLICES` of a slot entry).
+    pub const SLICES: Self = Self(1);
     /// Every optional feature this build understands.
-    pub const OURS: Self = Self::NONE;
+    pub const OURS: Self = Self::SLICES;
 
     /// The set with these bits, known or not.
     pub const fn from_bits(bits: u64) -> Self {

@@ -191,6 +191,11 @@ impl<T> Sender<T> {
         self.kept.iter().map(|kept| &kept.item)
     }
 
+    /// What was sent with this sequence, if it is not acknowledged.
+    pub fn kept(&self, sequence: Sequence) -> Option<&T> {
+        self.kept_at(sequence.value()).map(|kept| &kept.item)
+    }
+
     /// Ends the channel. Returns what was sent and not acknowledged, in order.
     pub fn close(self) -> Vec<T> {
         self.kept.into_iter().map(|kept| kept.item).collect()

@@ -4,6 +4,7 @@ use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::error::ShuffleError;
 use shuffle_protocol::frame::{Deframer, Event, Frame, FrameKind};
 use shuffle_protocol::ids::{PartitionId, SubpartitionRange};
+use shuffle_protocol::notify::{Packer, Unpacker};
 use shuffle_protocol::partition::GroupRef;
 
 use super::deframer;
@@ -67,6 +68,7 @@ fn look(message: Message) {
             look_at_cause(verdict.cause);
         }
         Message::GroupJoin(join) => look_at_group(join.group),
+        Message::PartitionEvents(message) => look_at_events(message),
         Message::Fence(fence) => drop(control::parse_nodes(&fence.nodes)),
         Message::Reject(reject) => look_at_cause(reject.error),
         Message::Goodbye(goodbye) => look_at_cause(goodbye.reason),
@@ -79,10 +81,33 @@ fn look(message: Message) {
         Message::CloseGate(_)
         | Message::CancelChannel(_)
         | Message::ReleasePartition(_)
+        | Message::ReleaseJob(_)
+        | Message::ReleaseResult(_)
+        | Message::Subscribe(_)
+        | Message::EventsSeen(_)
+        | Message::ReportMismatch(_)
+        | Message::TraceBuffer(_)
         | Message::Status(_)
         | Message::FenceNotice(_)
-        | Message::GroupLeave(_) => {}
+        | Message::GroupLeave(_)
+        | Message::AudienceClosed(_) => {}
     }
+}
+
+/// What can be taken out goes in again, and comes out the same.
+fn look_at_events(message: control::PartitionEvents) {
+    let unpack = |events: Vec<control::PartitionEvent>| {
+        let mut unpacker = Unpacker::default();
+        let changes = events
+            .into_iter()
+            .map_while(move |event| unpacker.handle_event(event).ok());
+        changes.flatten().collect::<Vec<_>>()
+    };
+    let changes = unpack(message.events);
+    let mut packer = Packer::default();
+    changes.iter().for_each(|change| packer.push(change));
+    let again = packer.finish(1, false).into_iter().flat_map(|message| message.events);
+    assert_eq!(unpack(again.collect()), changes);
 }
 
 fn look_at_group(group: Option<control::Group>) {

@@ -172,6 +172,7 @@ pub(crate) fn messages() -> Vec<Message> {
         .partition(id)
         .because(ShuffleError::new(ErrorKind::ExecutorDied, "signal 9").path("/run/x"));
     let error = Some(control::Error::from(&error));
+    let later = error.clone();
     vec![
         Message::Hello(control::Hello {
             version_min: 1,
@@ -211,6 +212,11 @@ pub(crate) fn messages() -> Vec<Message> {
                 subpartitions: 64,
                 min_buffers: 65,
                 group: group.clone(),
+                broadcast: true,
+                consumers: vec![control::Consumers {
+                    node: "node-b:7070".to_owned(),
+                    count: 16,
+                }],
                 ..control::CreatePartition::default()
             }
             .with_kind(PartitionKind::PIPELINE),
@@ -238,6 +244,7 @@ pub(crate) fn messages() -> Vec<Message> {
                 node: "node-b:7070".to_owned(),
                 partition,
                 range,
+                broadcast: Some(control::Broadcast { consumers: 16 }),
             }],
             group: group.clone(),
             ..control::OpenGate::default()
@@ -252,12 +259,28 @@ pub(crate) fn messages() -> Vec<Message> {
             received: 2,
             resume: true,
             group: group.clone(),
+            broadcast: Some(control::Broadcast { consumers: 16 }),
             ..control::OpenChannel::default()
         }),
         Message::CloseChannel(control::CloseChannel {
             stream: 31,
             error: error.clone(),
             ..control::CloseChannel::default()
+        }),
+        Message::ReportMismatch(control::ReportMismatch {
+            stream: 31,
+            sequence: 40,
+            subpartition: 13,
+            slot: 17,
+            write_arena: true,
+            length: 1000,
+            expected: 0xDEAD_BEEF,
+            got: 1,
+        }),
+        Message::TraceBuffer(control::TraceBuffer {
+            stream: 31,
+            sequence: 40,
+            got: 1,
         }),
         Message::Fence(control::Fence {
             request: 4,
@@ -271,6 +294,7 @@ pub(crate) fn messages() -> Vec<Message> {
         }),
         Message::GroupJoin(control::GroupJoin { job: 3, group }),
         Message::GroupLeave(control::GroupLeave { job: 3, group: 9 }),
+        Message::AudienceClosed(control::AudienceClosed { stream: 31 }),
         Message::Reply(control::Reply {
             request: 1,
             error,
@@ -282,5 +306,24 @@ pub(crate) fn messages() -> Vec<Message> {
             }),
         }),
         Message::Goodbye(control::Goodbye { reason: None }),
+        Message::PartitionEvents(control::PartitionEvents {
+            number: 5,
+            events: vec![
+                control::PartitionEvent {
+                    partition,
+                    phase: control::PartitionPhase::Finished.into(),
+                    subpartitions: 3,
+                    bytes: vec![0, 70_000, 1],
+                    ..control::PartitionEvent::default()
+                },
+                control::PartitionEvent {
+                    partition,
+                    phase: control::PartitionPhase::Failed.into(),
+                    cause: later,
+                    ..control::PartitionEvent::default()
+                },
+            ],
+            snapshot_complete: true,
+        }),
     ]
 }

@@ -71,7 +71,10 @@ impl Dispatch {
             return Ok(());
         };
         let view = |entry: SlotEntry| {
-            let view = self.shared.memory.view(&entry, None, lifeline.clone())?;
+            let mut view = self.shared.memory.view(&entry, None, lifeline.clone())?;
+            if self.shared.awaited.take(entry.stream, entry.sequence) {
+                view.disown();
+            }
             Ok(Arrival::Buffer(entry, view))
         };
         by_runs(
@@ -88,7 +91,10 @@ impl Dispatch {
         let Some(lifeline) = self.lifeline.upgrade() else {
             return Ok(());
         };
-        let view = self.shared.memory.view(&entry, Some(payload), lifeline)?;
+        let mut view = self.shared.memory.view(&entry, Some(payload), lifeline)?;
+        if self.shared.awaited.take(entry.stream, entry.sequence) {
+            view.disown();
+        }
         self.handle_arrivals(entry.stream, &mut vec![Arrival::Buffer(entry, view)]);
         Ok(())
     }
@@ -173,6 +179,7 @@ impl Dispatch {
             }
             Message::ChannelFailed(failed) => {
                 let stream = StreamId::new(failed.stream);
+                self.shared.awaited.forget(stream);
                 let registry = self.shared.registry();
                 if let Some(route) = registry.route(stream) {
                     let (inbox, index) = (route.inbox.clone(), route.index);
@@ -180,6 +187,7 @@ impl Dispatch {
                     inbox.handle_failure(Some(index), error(failed.error));
                 }
             }
+            Message::PartitionEvents(events) => self.shared.events.handle_message(events)?,
             Message::Goodbye(goodbye) => {
                 let reason = error(goodbye.reason);
                 return Err(reason.node(&self.shared.facts.node));

@@ -75,10 +75,12 @@ async fn shake_hands(options: &AttachOptions) -> Result<Established> {
     let facts = Facts {
         job: options.job,
         node: welcome.node,
+        incarnation: welcome.incarnation,
         buffer_bytes: welcome.buffer_bytes,
         max_record_bytes: welcome.max_record_bytes.min(u32::MAX.into()),
         request_timeout: welcome.request_timeout.max(Duration::from_millis(1)),
         max_queued: welcome.max_queued,
+        features: welcome.features,
     };
     Ok(Established {
         socket,

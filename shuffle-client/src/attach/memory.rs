@@ -17,6 +17,7 @@ use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::frame::{Arena, ReleaseEntry, SlotEntry};
 
 use super::shared::Lifeline;
+use crate::consumer;
 use crate::producer::Space;
 
 /// The memory of a session.
@@ -36,7 +37,8 @@ pub(crate) enum Filling {
 /// The payload of a received buffer. Its drop gives the buffer back to the server.
 pub(crate) struct View {
     payload: Option<Payload>,
-    release: ReleaseEntry,
+    /// `None`: another view gives the buffer back.
+    release: Option<ReleaseEntry>,
     session: Arc<Lifeline>,
 }
 
@@ -97,7 +99,7 @@ impl Memory {
         };
         Ok(View {
             payload: Some(payload),
-            release,
+            release: Some(release),
             session,
         })
     }
@@ -148,9 +150,20 @@ impl View {
         Bytes::from_owner(self)
     }
 
+    /// Its buffer is given back by another view.
+    pub(super) fn disown(&mut self) {
+        self.release = None;
+    }
+
     /// Whether the data came from this node's own memory and not from another node.
     pub(crate) fn is_local(&self) -> bool {
-        self.release.arena == Arena::Write
+        self.release.is_some_and(|release| release.arena == Arena::Write)
+    }
+}
+
+impl consumer::Payload for View {
+    fn renew(&mut self, mut repeated: Self) {
+        self.payload = repeated.payload.take();
     }
 }
 
@@ -167,7 +180,9 @@ impl AsRef<[u8]> for View {
 impl Drop for View {
     fn drop(&mut self) {
         self.payload = None;
-        self.session.outbox().push(|out| out.releases.push(self.release));
+        if let Some(release) = self.release {
+            self.session.outbox().push(|out| out.releases.push(release));
+        }
     }
 }
 

@@ -5,8 +5,10 @@
 //!                                       ^-- write queue <-- outbox <-- writers, gates, requests, dropped views
 //! ```
 
+mod awaited;
 mod dispatch;
 mod driver;
+mod events;
 mod handshake;
 mod memory;
 mod options;

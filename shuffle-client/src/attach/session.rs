@@ -2,18 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use shuffle_protocol::control;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
-use shuffle_protocol::ids::{JobId, NodeAddress, PartitionId};
+use shuffle_protocol::ids::{Incarnation, JobId, NodeAddress, PartitionId};
 use shuffle_protocol::partition::GroupRef;
 
 use super::driver::Driver;
 use super::handshake::establish;
 use super::memory::Memory;
 use super::options::AttachOptions;
-use super::request::request;
+use super::request::{millis, notify, request};
 use super::shared::{Lifeline, SessionShared};
 use crate::consumer::{self, Gate, GateSpec};
 use crate::producer::{self, PartitionSpec, Writer};
@@ -141,6 +142,18 @@ impl Session {
         .map_err(|error| error.partition(partition))
     }
 
+    /// The job is over: everything that this node keeps of it is released, as by [`Session::release_partition`].
+    ///
+    /// # Errors
+    /// Whatever the server refuses with; `TimedOut` and whatever ends the session.
+    pub async fn release_job(&self) -> Result<()> {
+        self.request("releasing a job", |request| {
+            Message::ReleaseJob(control::ReleaseJob { request })
+        })
+        .await
+        .map(|_| ())
+    }
+
     /// Every counter and gauge of the server by its metric name, and the books of its pool ("buffers_free", ...).
     ///
     /// # Errors
@@ -178,7 +191,36 @@ impl Session {
         })
     }
 
-    async fn request(&self, what: &'static str, message: impl FnOnce(u64) -> Message) -> Result<control::Reply> {
+    /// Which start of the server this is.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.lifeline.facts().incarnation
+    }
+
+    /// Wants to hear of the job's partitions on this node.
+    pub(crate) async fn subscribe(&self, linger: Duration) -> Result<()> {
+        let linger_ms = if linger.is_zero() { 0 } else { millis(Some(linger)) };
+        self.request("subscribing to partitions", |request| {
+            Message::Subscribe(control::Subscribe { request, linger_ms })
+        })
+        .await
+        .map(|_| ())
+    }
+
+    /// The next message with events, or why the session ended.
+    pub(crate) async fn next_events(&self) -> Result<control::PartitionEvents> {
+        self.lifeline.shared().events.next().await
+    }
+
+    /// That message, and what came before it, was taken in.
+    pub(crate) fn say_seen(&self, number: u64) {
+        notify(&self.lifeline, |_| Message::EventsSeen(control::EventsSeen { number }));
+    }
+
+    pub(crate) async fn request(
+        &self,
+        what: &'static str,
+        message: impl FnOnce(u64) -> Message,
+    ) -> Result<control::Reply> {
         request(&self.lifeline, what, None, |request| message(request.value())).await
     }
 }

@@ -11,10 +11,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use shuffle_protocol::control::Reply;
 use shuffle_protocol::error::{Result, ShuffleError};
-use shuffle_protocol::ids::{GateId, JobId, NodeAddress, RequestId, StreamId, WriterId};
+use shuffle_protocol::ids::{GateId, Incarnation, JobId, NodeAddress, RequestId, StreamId, WriterId};
+use shuffle_protocol::session::Features;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
+use super::awaited::Awaited;
+use super::events::EventQueue;
 use super::memory::Memory;
 use super::outbox::Outbox;
 use crate::consumer::Inbox;
@@ -25,11 +28,14 @@ use crate::producer::WriterShared;
 pub(crate) struct Facts {
     pub(crate) job: JobId,
     pub(crate) node: NodeAddress,
+    pub(crate) incarnation: Incarnation,
     pub(crate) buffer_bytes: u32,
     pub(crate) max_record_bytes: u64,
     pub(crate) request_timeout: Duration,
     /// Buffers that may wait in a subpartition of a partition that says nothing else.
     pub(crate) max_queued: u32,
+    /// What both sides understand.
+    pub(crate) features: Features,
 }
 
 /// Where arrivals of one channel go.
@@ -42,6 +48,9 @@ pub(crate) struct SessionShared {
     pub(crate) facts: Facts,
     pub(crate) memory: Memory,
     pub(crate) outbox: Outbox,
+    /// Of a driver's session.
+    pub(crate) events: EventQueue,
+    pub(crate) awaited: Awaited,
     /// Set once the connection is closed and the driver gone.
     pub(crate) done: CancellationToken,
     registry: Mutex<Registry>,
@@ -73,6 +82,8 @@ impl SessionShared {
             facts,
             memory,
             outbox: Outbox::default(),
+            events: EventQueue::default(),
+            awaited: Awaited::default(),
             done: CancellationToken::new(),
             registry: Mutex::default(),
             next_request: AtomicU64::new(1),
@@ -118,6 +129,7 @@ impl SessionShared {
             )
         };
         self.outbox.shut();
+        self.events.end(&error);
         for waiting in requests.into_values() {
             if let Waiting::Caller(reply) = waiting {
                 // Whoever asked may have gone.

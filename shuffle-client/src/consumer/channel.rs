@@ -2,6 +2,7 @@
 //!
 //! - What arrives has sequence `next`, then `next` is one more: no gap, no repeat.
 //! - Buffers queued here are at most the window of its credit.
+//! - Behind a buffer without its checksum nothing comes out before it came once more.
 //! - Nothing follows the end of a subpartition in it; the channel ends when each subpartition of its range has.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -13,6 +14,7 @@ use shuffle_protocol::partition::Totals;
 
 use super::demux::{Arrival, Item};
 use super::event::EventAssembly;
+use super::mismatch::{Mismatch, Payload};
 use super::record::Assembly;
 
 /// Where a channel comes from, and how many buffers of it can be here at a time.
@@ -43,6 +45,16 @@ pub(crate) struct Channel<P> {
     subpartitions: BTreeMap<SubpartitionIndex, Option<Progress>>,
     ended: u32,
     phase: Phase,
+    /// The first of the queue, which did not match and is to come once more.
+    awaited: Option<Sequence>,
+}
+
+/// What comes out of a channel.
+pub(super) enum Next<P> {
+    Item(Item<P>),
+    /// Nothing, until this came once more.
+    Mismatch(Mismatch),
+    Nothing,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +69,7 @@ enum Phase {
     Over,
 }
 
-impl<P: AsRef<[u8]>> Channel<P> {
+impl<P: Payload> Channel<P> {
     /// A channel of an empty range has ended: nothing can come.
     pub(crate) fn new(source: Source) -> Self {
         let phase = if source.range.count == 0 {
@@ -74,6 +86,7 @@ impl<P: AsRef<[u8]>> Channel<P> {
             subpartitions: BTreeMap::new(),
             ended: 0,
             phase,
+            awaited: None,
         }
     }
 
@@ -83,6 +96,9 @@ impl<P: AsRef<[u8]>> Channel<P> {
             Arrival::Buffer(entry, _) => (entry.sequence, entry.subpartition),
             Arrival::End(end) => (end.sequence, end.subpartition),
         };
+        if self.awaited == Some(sequence) {
+            return self.handle_repeated(arrival);
+        }
         match self.phase {
             Phase::Over => return Ok(()),
             Phase::LastArrived | Phase::EndDue => {
@@ -113,21 +129,47 @@ impl<P: AsRef<[u8]>> Channel<P> {
         Ok(())
     }
 
+    /// The buffer that did not match came once more: it takes its place.
+    fn handle_repeated(&mut self, arrival: Arrival<P>) -> Result<()> {
+        match (arrival, self.queue.front_mut()) {
+            (Arrival::Buffer(entry, repeated), Some(Arrival::Buffer(first, payload)))
+                if entry.length == first.length =>
+            {
+                payload.renew(repeated);
+                self.awaited = None;
+                Ok(())
+            }
+            (Arrival::Buffer(entry, _), _) => Err(self.broken(entry.subpartition, "another buffer came once more")),
+            (Arrival::End(end), _) => Err(self.broken(end.subpartition, "an end came where a buffer was awaited")),
+        }
+    }
+
+    /// It waits for a buffer to come once more.
+    pub(super) fn is_awaiting(&self) -> bool {
+        self.awaited.is_some()
+    }
+
+    /// It has something to come out now.
     pub(super) fn has_queued(&self) -> bool {
-        !self.queue.is_empty() || self.phase == Phase::EndDue
+        (self.awaited.is_none() && !self.queue.is_empty()) || self.phase == Phase::EndDue
     }
 
     /// Takes the next item and proves it.
-    pub(super) fn poll_item(&mut self) -> Result<Option<Item<P>>> {
+    pub(super) fn poll_next(&mut self) -> Result<Next<P>> {
         if self.phase == Phase::EndDue {
             self.phase = Phase::Over;
-            return Ok(Some(Item::EndOfChannel));
+            return Ok(Next::Item(Item::EndOfChannel));
         }
         let (item, sequence) = match self.queue.pop_front() {
-            None => return Ok(None),
+            None => return Ok(Next::Nothing),
             Some(Arrival::Buffer(entry, payload)) => {
+                if let Some(mismatch) = self.find_mismatch(&entry, payload.as_ref()) {
+                    self.awaited = Some(entry.sequence);
+                    self.queue.push_front(Arrival::Buffer(entry, payload));
+                    return Ok(Next::Mismatch(mismatch));
+                }
                 self.queued_buffers -= 1;
-                self.check_buffer(&entry, payload.as_ref())?;
+                self.count_buffer(&entry)?;
                 (Item::Buffer(entry, payload), entry.sequence)
             }
             Some(Arrival::End(end)) => {
@@ -136,7 +178,7 @@ impl<P: AsRef<[u8]>> Channel<P> {
             }
         };
         self.checked = sequence.next().expect("invariant: it was there at arrival");
-        Ok(Some(item))
+        Ok(Next::Item(item))
     }
 
     /// Everything below came out and was proven.
@@ -148,6 +190,7 @@ impl<P: AsRef<[u8]>> Channel<P> {
     pub(super) fn cancel(&mut self) -> bool {
         let was_open = self.phase != Phase::Over;
         self.phase = Phase::Over;
+        self.awaited = None;
         self.queue.clear();
         self.queued_buffers = 0;
         self.subpartitions.clear();
@@ -176,20 +219,19 @@ impl<P: AsRef<[u8]>> Channel<P> {
             .stream(self.source.stream)
     }
 
-    fn check_buffer(&mut self, entry: &SlotEntry, payload: &[u8]) -> Result<()> {
-        let got = if entry.unchecked {
-            entry.checksum
-        } else {
-            crc32fast::hash(payload)
-        };
-        if got != entry.checksum {
-            let kind = ErrorKind::ChecksumMismatch {
-                expected: entry.checksum,
-                got,
-            };
-            let message = format!("{} bytes with sequence {}", entry.length, entry.sequence);
-            return Err(self.locate(ShuffleError::new(kind, message).subpartition(entry.subpartition)));
+    fn find_mismatch(&self, entry: &SlotEntry, payload: &[u8]) -> Option<Mismatch> {
+        if entry.unchecked {
+            return None;
         }
+        let got = crc32fast::hash(payload);
+        (got != entry.checksum).then_some(Mismatch {
+            stream: self.source.stream,
+            entry: *entry,
+            got,
+        })
+    }
+
+    fn count_buffer(&mut self, entry: &SlotEntry) -> Result<()> {
         match self
             .subpartitions
             .entry(entry.subpartition)

@@ -15,7 +15,8 @@ use shuffle_protocol::frame::{EndEntry, SlotEntry};
 use shuffle_protocol::ids::{Sequence, StreamId, SubpartitionIndex};
 use shuffle_protocol::partition::Totals;
 
-use super::channel::Channel;
+use super::channel::{Channel, Next};
+use super::mismatch::{Mismatch, Payload};
 
 /// What came for a channel.
 #[derive(Debug)]
@@ -51,9 +52,13 @@ pub(crate) struct Demux<P> {
     /// What the first of the ring may still deliver.
     turn: u32,
     unfinished: usize,
+    /// Of which the server is to be told.
+    mismatches: Vec<Mismatch>,
+    /// Buffers that came once more.
+    refetched: u64,
 }
 
-impl<P: AsRef<[u8]>> Demux<P> {
+impl<P: Payload> Demux<P> {
     pub(crate) fn new(channels: Vec<Channel<P>>) -> Self {
         let unfinished = channels.len();
         let ended = (0u32..).zip(&channels).filter(|(_, channel)| channel.has_queued());
@@ -63,6 +68,8 @@ impl<P: AsRef<[u8]>> Demux<P> {
             ring,
             turn: TURN,
             unfinished,
+            mismatches: Vec::new(),
+            refetched: 0,
         }
     }
 
@@ -73,40 +80,59 @@ impl<P: AsRef<[u8]>> Demux<P> {
                 format!("the gate has no channel {index}"),
             ));
         };
-        let had_something = channel.has_queued();
+        let (had_something, was_awaited) = (channel.has_queued(), channel.is_awaiting());
         channel.handle_arrival(arrival)?;
+        self.refetched += u64::from(was_awaited && !channel.is_awaiting());
         if !had_something && channel.has_queued() {
             self.ring.push_back(index);
         }
         Ok(())
     }
 
-    /// The next item, if any has arrived.
+    /// The next item, if any has arrived that is proven; see [`Self::take_mismatches`] for what is not.
     pub(crate) fn poll_item(&mut self) -> Result<Option<Output<P>>> {
-        let Some(index) = self.ring.front().copied() else {
-            return Ok(None);
-        };
-        let channel = &mut self.channels[to_index(index)];
-        let item = channel
-            .poll_item()?
-            .expect("invariant: a channel in the ring has something");
-        let ack = (channel.source().stream, channel.checked());
-        if matches!(item, Item::EndOfChannel) {
-            self.unfinished -= 1;
+        loop {
+            let Some(index) = self.ring.front().copied() else {
+                return Ok(None);
+            };
+            let channel = &mut self.channels[to_index(index)];
+            let next = channel.poll_next()?;
+            let ack = (channel.source().stream, channel.checked());
+            self.turn -= 1;
+            if !channel.has_queued() {
+                self.ring.pop_front();
+                self.turn = TURN;
+            } else if self.turn == 0 {
+                self.ring.rotate_left(1);
+                self.turn = TURN;
+            }
+            let item = match next {
+                Next::Item(item) => item,
+                Next::Mismatch(mismatch) => {
+                    self.mismatches.push(mismatch);
+                    continue;
+                }
+                Next::Nothing => unreachable!("a channel in the ring has something"),
+            };
+            if matches!(item, Item::EndOfChannel) {
+                self.unfinished -= 1;
+            }
+            return Ok(Some(Output {
+                channel: index,
+                item,
+                ack,
+            }));
         }
-        self.turn -= 1;
-        if !channel.has_queued() {
-            self.ring.pop_front();
-            self.turn = TURN;
-        } else if self.turn == 0 {
-            self.ring.rotate_left(1);
-            self.turn = TURN;
-        }
-        Ok(Some(Output {
-            channel: index,
-            item,
-            ack,
-        }))
+    }
+
+    /// What did not match since the last call.
+    pub(crate) fn take_mismatches(&mut self) -> Vec<Mismatch> {
+        std::mem::take(&mut self.mismatches)
+    }
+
+    /// Buffers that did not match and came once more.
+    pub(crate) fn refetched(&self) -> u64 {
+        self.refetched
     }
 
     /// Gives a channel up and drops what is queued of it. False: it had ended, or there is no such channel.

@@ -96,4 +96,6 @@ pub struct GateStats {
     pub remote_bytes: u64,
     /// Payload bytes as their writers filled them: more than came, where they were packed.
     pub unpacked_bytes: u64,
+    /// Buffers that did not have their checksum and were fetched once more.
+    pub refetched_buffers: u64,
 }

@@ -17,6 +17,8 @@ pub struct ChannelSpec {
     pub partition: PartitionId,
     /// Its subpartitions.
     pub range: SubpartitionRange,
+    /// Of a broadcast partition: how many consumers were declared for this node (0: none were).
+    pub broadcast: Option<u32>,
 }
 
 /// What an input gate reads, and with how many buffers.
@@ -45,7 +47,28 @@ impl GateSpec {
     /// order in which they are added.
     #[must_use]
     pub fn channel(mut self, node: Option<NodeAddress>, partition: PartitionId, range: SubpartitionRange) -> Self {
-        self.channels.push(ChannelSpec { node, partition, range });
+        self.channels.push(ChannelSpec {
+            node,
+            partition,
+            range,
+            broadcast: None,
+        });
+        self
+    }
+
+    /// Adds a channel that reads a broadcast partition, whole. `consumers`: how many were declared for this node, this one among
+    /// them, in [`PartitionSpec::consumers`](crate::PartitionSpec::consumers); 0 for a persistent one that has declared none.
+    ///
+    /// The node holds one copy for all its consumers. The slowest of those that were declared holds up the others; where none
+    /// were, who comes late has its node fetch the partition again.
+    #[must_use]
+    pub fn broadcast(mut self, node: Option<NodeAddress>, partition: PartitionId, consumers: u32) -> Self {
+        self.channels.push(ChannelSpec {
+            node,
+            partition,
+            range: SubpartitionRange { first: 0, count: 1 },
+            broadcast: Some(consumers),
+        });
         self
     }
 
@@ -135,6 +158,7 @@ impl GateSpec {
                 node: channel.node.as_ref().map(ToString::to_string).unwrap_or_default(),
                 partition: Some(channel.partition.into()),
                 range: Some(channel.range.into()),
+                broadcast: channel.broadcast.map(|consumers| control::Broadcast { consumers }),
             });
         control::OpenGate {
             request: request.value(),

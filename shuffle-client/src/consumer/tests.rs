@@ -11,8 +11,15 @@ use shuffle_protocol::partition::Totals;
 
 use super::channel::{Channel, Source};
 use super::demux::{Arrival, Demux, Item, Output};
+use super::mismatch::Payload;
 
 const WINDOW: u64 = 100;
+
+impl Payload for Bytes {
+    fn renew(&mut self, repeated: Self) {
+        *self = repeated;
+    }
+}
 
 fn source(index: u32, range: SubpartitionRange) -> Source {
     Source {
@@ -228,21 +235,79 @@ fn what_makes_no_sense_is_refused() {
     assert!(demux.handle_arrival(1, sample().remove(0)).is_err());
 }
 
+fn flipped(arrival: &Arrival<Bytes>, bit: usize) -> Arrival<Bytes> {
+    let Arrival::Buffer(entry, payload) = arrival else {
+        panic!("a buffer")
+    };
+    let mut flipped = payload.to_vec();
+    flipped[bit / 8] ^= 1 << (bit % 8);
+    Arrival::Buffer(*entry, flipped.into())
+}
+
+/// What comes out, and what is to be reported: channel and sequence.
+fn deliver(demux: &mut Demux<Bytes>, index: u32, arrival: Arrival<Bytes>) -> (Vec<u32>, Vec<(u32, u64)>) {
+    demux.handle_arrival(index, arrival).unwrap();
+    let outputs = drain(demux).unwrap();
+    let reported = demux.take_mismatches();
+    let named = |mismatch: &super::mismatch::Mismatch| (mismatch.stream.value(), mismatch.entry.sequence.value());
+    (
+        outputs.iter().map(|output| output.channel).collect(),
+        reported.iter().map(named).collect(),
+    )
+}
+
 #[test]
-fn a_flipped_bit_is_found_and_named() {
+fn a_flipped_bit_holds_up_its_channel_until_it_comes_once_more() {
     for bit in 0..24 {
-        let mut arrivals = sample();
-        let Arrival::Buffer(_, payload) = &mut arrivals[0] else {
-            panic!("a buffer")
-        };
-        let mut flipped = payload.to_vec();
-        flipped[bit / 8] ^= 1 << (bit % 8);
-        *payload = flipped.into();
-        let error = run(arrivals, range(13, 3)).unwrap_err();
-        assert!(matches!(error.kind(), ErrorKind::ChecksumMismatch { .. }));
-        assert!(error.message().contains("sequence 0"));
+        let mut demux = demux(2, range(13, 3));
+        let mut first = sample();
+        let good = first.remove(0);
+        let report = (vec![], vec![(70, 0)]);
+        assert_eq!(deliver(&mut demux, 0, flipped(&good, bit)), report);
+        for arrival in first {
+            assert_eq!(deliver(&mut demux, 0, arrival), (vec![], vec![]), "order is kept");
+        }
+        for arrival in sample() {
+            let out = deliver(&mut demux, 1, arrival);
+            assert!(out.0.iter().all(|channel| *channel == 1) && !out.0.is_empty() && out.1.is_empty());
+        }
+        // Once more the same, and then as it was.
+        assert_eq!(deliver(&mut demux, 0, flipped(&good, bit)), report);
+        let (out, reported) = deliver(&mut demux, 0, good);
+        assert_eq!((out.len(), reported.len()), (7, 0), "six, and the end of the channel");
+        assert_eq!(demux.refetched(), 2);
+        assert!(demux.is_finished());
+    }
+}
+
+#[test]
+fn what_comes_once_more_is_the_buffer_that_was_reported() {
+    let wrongs: [fn(&mut Arrival<Bytes>); 2] = [
+        |arrival| *arrival = Stream::default().end(13, false),
+        |arrival| {
+            let Arrival::Buffer(entry, _) = arrival else { panic!() };
+            entry.length += 1;
+        },
+    ];
+    for wrong in wrongs {
+        let mut demux = demux(1, range(13, 3));
+        let mut once_more = sample().remove(0);
+        deliver(&mut demux, 0, flipped(&once_more, 3));
+        wrong(&mut once_more);
+        let error = demux.handle_arrival(0, once_more).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Protocol), "{error}");
         assert_located(&error, Some(13));
     }
+}
+
+#[test]
+fn a_channel_that_is_given_up_awaits_nothing() {
+    let mut demux = demux(1, range(13, 3));
+    let good = sample().remove(0);
+    deliver(&mut demux, 0, flipped(&good, 3));
+    assert!(demux.cancel(0));
+    assert_eq!(deliver(&mut demux, 0, good), (vec![], vec![]));
+    assert!(demux.is_finished());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use shuffle_protocol::control::{AbortPartition, CreatePartition};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::ids::{RequestId, WriterId};
 use shuffle_protocol::limits::MAX_SUBPARTITIONS;
+use shuffle_protocol::session::Features;
 
 use super::core::CoreConfig;
 use super::handle::WriterShared;
@@ -71,10 +72,12 @@ impl std::fmt::Debug for Registration {
 }
 
 /// Creates the partition and gives its writer.
-pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Result<Writer> {
+pub(crate) async fn create(session: Arc<Lifeline>, mut spec: PartitionSpec) -> Result<Writer> {
     let partition = spec.partition;
     check(&spec).map_err(|error| error.partition(partition))?;
     let facts = session.facts();
+    let able = facts.features.contains(Features::SLICES);
+    spec.settle_sorted(able).map_err(|error| error.partition(partition))?;
     let id = session.shared().next_writer();
     let config = CoreConfig {
         writer: id,
@@ -86,6 +89,7 @@ pub(crate) async fn create(session: Arc<Lifeline>, spec: PartitionSpec) -> Resul
         checksums: spec.checksums,
         compression: spec.compression,
         max_buffers: spec.max_buffers,
+        sorted: spec.sorted == Some(true),
     };
     let writer = Arc::new(WriterShared::new(partition, config));
     let mut registration = Registration::new(session.clone(), writer)?;

@@ -55,7 +55,7 @@ impl WriterShared {
         #[cfg(debug_assertions)]
         core.check_invariants();
         let wake = send(self.id, &mut core, outbox);
-        let opened = !had_open && core.has_open();
+        let opened = (!had_open && core.has_open()) || core.take_started();
         drop(core);
         if wake {
             outbox.wake();
@@ -113,7 +113,7 @@ fn send(writer: WriterId, core: &mut Core<Filling>, outbox: &Outbox) -> bool {
         }
         out.slots.extend(
             core.poll_leaving()
-                .map(|HandOver { entry, buffer, used }| (entry, buffer.hand_over(used))),
+                .map(|HandOver { entry, buffer, used }| (entry, buffer.and_then(|buffer| buffer.hand_over(used)))),
         );
     })
 }

@@ -11,6 +11,7 @@ mod create;
 mod handle;
 mod record;
 mod selector;
+mod sort_buffer;
 mod spec;
 mod timer;
 mod writer;

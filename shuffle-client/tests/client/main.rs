@@ -9,6 +9,8 @@ mod gate;
 #[cfg(test)]
 mod gate_failures;
 #[cfg(test)]
+mod mismatch;
+#[cfg(test)]
 mod session;
 #[cfg(test)]
 mod tcp;

@@ -22,6 +22,7 @@ pub(super) fn check(config: &mut Config, problems: &mut Problems) {
     pool(config, &mut found);
     limit(config, &mut found);
     timeouts(config, &mut found);
+    storage(config, &mut found);
     match config.security.secret_file.as_deref().map(read_secret).transpose() {
         Ok(secret) => config.security.secret = secret,
         Err(remedy) => found.push(("security.secret_file", remedy)),
@@ -174,6 +175,7 @@ fn timeouts(config: &Config, found: &mut Found) {
         ("timeouts.handshake", timeouts.handshake),
         ("timeouts.group_verdict", timeouts.group_verdict),
         ("timeouts.unread_expiry", timeouts.unread_expiry),
+        ("storage.timeout", config.storage.timeout),
     ] {
         if value < Duration::from_millis(10) {
             found.push((key, "too short; give at least 10ms".to_owned()));
@@ -189,6 +191,19 @@ fn timeouts(config: &Config, found: &mut Found) {
                 format_duration(timeouts.dead_peer)
             ),
         ));
+    }
+}
+
+fn storage(config: &Config, found: &mut Found) {
+    range(found, "storage.threads", config.storage.threads, 1, 64);
+    let directories = &config.storage.directories;
+    let twice = directories
+        .iter()
+        .enumerate()
+        .find(|(at, path)| directories[..*at].contains(path));
+    if let Some((_, path)) = twice {
+        let remedy = format!("{} is listed twice; give each directory once", path.display());
+        found.push(("storage.directories", remedy));
     }
 }
 

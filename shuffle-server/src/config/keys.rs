@@ -74,6 +74,7 @@ pub const KEYS: &[Key] = &[
     key!("limits.partitions_per_job", "max-partitions", "N", "Open result partitions per job", limits.partitions_per_job, count, number),
     key!("limits.channels_per_job", "max-channels", "N", "Open input channels per job", limits.channels_per_job, count, number),
     key!("limits.requests_per_session", "max-requests", "N", "Unanswered requests per executor", limits.requests_per_session, count, number),
+    key!("limits.disk_bytes_per_job", "max-disk", "SIZE", "Payload that one job may have on disk, 0 for as much as there is room for", limits.disk_bytes_per_job, parse_size, shown_size),
     key!("limits.half_open", "max-half-open", "N", "Connections in their handshake, per listening socket", limits.half_open, count, number),
     key!("timeouts.request", "request-timeout", "DURATION", "How long a request waits for a partition or for buffers", timeouts.request, parse_duration, shown_duration),
     key!("timeouts.dead_peer", "dead-peer-timeout", "DURATION", "A peer that has been silent for this long is dead", timeouts.dead_peer, parse_duration, shown_duration),
@@ -87,6 +88,10 @@ pub const KEYS: &[Key] = &[
     key!("transport.send_buffer", "send-buffer", "SIZE", "Kernel send buffer between nodes, 0 for the kernel's choice", transport.send_buffer_bytes, size32, shown_size32),
     key!("transport.receive_buffer", "receive-buffer", "SIZE", "Kernel receive buffer between nodes, 0 for the kernel's choice", transport.receive_buffer_bytes, size32, shown_size32),
     key!("transport.unsent", "transport-unsent", "SIZE", "Unsent bytes in the kernel up to which more are given to it, 0 for the kernel's choice", transport.unsent_bytes, size32, shown_size32),
+    key!("storage.directories", "storage-directories", "PATH,..", "Directories of this server alone for spilled and persistent partitions [default: none, nothing is spilled or persistent]", storage.directories, paths, shown_paths),
+    key!("storage.limit", "storage-limit", "SIZE", "Bytes used in each directory at most, 0 for whatever is free", storage.limit, parse_size, shown_size),
+    key!("storage.threads", "storage-threads", "N", "Threads for each directory", storage.threads, count, number),
+    key!("storage.timeout", "storage-timeout", "DURATION", "A directory in which one operation takes longer is taken out", storage.timeout, parse_duration, shown_duration),
     key!("log.filter", "log", "FILTER", "Log filter, such as info or shuffle_server=debug", log.filter, filter, shown),
     key!("log.format", "log-format", "FORMAT", "How log lines look: text or json", log.format, format, shown_format),
 ];
@@ -132,6 +137,15 @@ fn path(text: &str) -> Result<PathBuf, String> {
 
 fn optional_path(text: &str) -> Result<Option<PathBuf>, String> {
     Ok((!text.is_empty()).then(|| PathBuf::from(text)))
+}
+
+fn paths(text: &str) -> Result<Vec<PathBuf>, String> {
+    Ok(text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty())
+        .map(PathBuf::from)
+        .collect())
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -213,6 +227,10 @@ fn shown_path(value: &std::path::Path) -> Option<Value> {
 
 fn shown_optional_path(value: &Option<PathBuf>) -> Option<Value> {
     value.as_deref().and_then(shown_path)
+}
+
+fn shown_paths(value: &[PathBuf]) -> Option<Value> {
+    Some(Value::Array(value.iter().filter_map(|path| shown_path(path)).collect()))
 }
 
 fn shown_octal(value: &u32) -> Option<Value> {

@@ -28,7 +28,8 @@ Exit status:
   3  the socket or the port could not be taken
   4  the buffer pool could not be allocated
   5  the drain time ended before the last reader had finished
-  6  ended by a second signal while draining";
+  6  ended by a second signal while draining
+  7  the storage directories could not be taken";
 
 /// Why [`load`] gave no configuration.
 #[derive(Debug)]
@@ -123,6 +124,7 @@ fn command() -> Command {
             "limits" => "Limits",
             "timeouts" => "Timeouts",
             "transport" => "Transport",
+            "storage" => "Storage",
             _ => "Logs",
         };
         Arg::new(key.flag)

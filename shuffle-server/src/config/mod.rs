@@ -45,6 +45,8 @@ pub struct Config {
     pub timeouts: TimeoutSection,
     /// Sockets between nodes.
     pub transport: TransportSection,
+    /// Where partitions are kept that do not stay in memory.
+    pub storage: StorageSection,
     /// Logs, on standard error.
     pub log: LogSection,
     /// Where each value that is not a default came from, by key.
@@ -130,6 +132,8 @@ pub struct LimitSection {
     pub channels_per_job: u32,
     /// Requests that one executor may have unanswered.
     pub requests_per_session: u32,
+    /// Payload that one job may have on disk, in bytes; 0: as much as there is room for.
+    pub disk_bytes_per_job: u64,
     /// Connections that have not finished their handshake, per listening socket.
     pub half_open: u32,
 }
@@ -181,6 +185,19 @@ pub enum SendMode {
     Uring,
 }
 
+/// `storage.*`
+#[derive(Debug, Clone)]
+pub struct StorageSection {
+    /// Directories of this server alone. Without one nothing is spilled and nothing is persistent.
+    pub directories: Vec<PathBuf>,
+    /// Bytes that it may use in each directory; 0: whatever is free.
+    pub limit: u64,
+    /// Threads for each directory.
+    pub threads: u32,
+    /// How long one operation of a disk may take.
+    pub timeout: Duration,
+}
+
 /// `log.*`
 #[derive(Debug, Clone)]
 pub struct LogSection {
@@ -228,6 +245,7 @@ impl Default for Config {
                 partitions_per_job: 65_536,
                 channels_per_job: 1 << 20,
                 requests_per_session: 4096,
+                disk_bytes_per_job: 0,
                 half_open: 256,
             },
             timeouts: TimeoutSection {
@@ -245,6 +263,12 @@ impl Default for Config {
                 send_buffer_bytes: 0,
                 receive_buffer_bytes: 0,
                 unsent_bytes: 512 << 10,
+            },
+            storage: StorageSection {
+                directories: Vec::new(),
+                limit: 0,
+                threads: 2,
+                timeout: Duration::from_secs(30),
             },
             log: LogSection {
                 filter: "info".to_owned(),

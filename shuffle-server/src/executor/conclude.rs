@@ -1,91 +1,16 @@
-//! How a partition ends: finished, aborted, failed, superseded, released or expired.
+//! How a partition ends otherwise than finished: aborted, failed, superseded, released or expired.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
 use buffer_pool::{Backing, BufferState};
 use shuffle_protocol::control::{self, control::Message};
-use shuffle_protocol::partition::Totals;
-use shuffle_protocol::{JobId, PartitionId, ShuffleError, SubpartitionIndex, WriterId, error::ErrorKind};
+use shuffle_protocol::{JobId, PartitionId, ShuffleError, WriterId, error::ErrorKind};
 
-use super::session::protocol;
 use crate::node::{Holder, Node, PendingKind, SessionId, Timer};
-use crate::partition::{Lookup, MemberRef, OutletNo, PartitionNo, PartitionState, Tombstone};
+use crate::partition::{Kept, Lookup, MemberRef, OutletNo, Partition, PartitionNo, PartitionState, Tombstone};
 
 impl<B: Backing> Node<B> {
-    /// The producer says that it is done, and what it wrote.
-    pub(crate) fn finish_partition(
-        &mut self,
-        now: Instant,
-        id: SessionId,
-        request: &control::FinishPartition,
-    ) -> Result<(), ShuffleError> {
-        let writer = WriterId::new(request.writer);
-        let no = self.writer_of(id, writer)?;
-        if let Err(error) = self.compare_totals(no, request) {
-            self.fail_partition(now, no, error.clone());
-            return Err(error);
-        }
-        self.forget_writer(id, writer);
-        let Some(partition) = self.partitions.get_mut(no) else {
-            return Ok(());
-        };
-        partition.state = PartitionState::Finished;
-        let readers = partition.readers();
-        self.counters.partitions_finished += 1;
-        self.free_writer_pool(no);
-        for reader in readers {
-            self.list_outlet(reader);
-        }
-        self.timers.set(now + self.config.unread_expiry, Timer::Unread(no));
-        self.release_if_consumed(now, no);
-        Ok(())
-    }
-
-    fn compare_totals(&self, no: PartitionNo, request: &control::FinishPartition) -> Result<(), ShuffleError> {
-        let Some(partition) = self.partitions.get(no) else {
-            return Ok(());
-        };
-        let located = |error: ShuffleError, index: SubpartitionIndex| {
-            error
-                .job(partition.job)
-                .partition(partition.id)
-                .subpartition(index)
-                .node(&self.config.address)
-        };
-        let mut named = 0;
-        for totals in &request.totals {
-            let (index, said) = totals.parts();
-            let came = partition
-                .queue(index.value())
-                .map(|queue| *queue.totals())
-                .unwrap_or_default();
-            said.verify(&came).map_err(|error| located(error, index))?;
-            named += usize::from(came.buffers > 0);
-        }
-        let there = partition
-            .queues()
-            .filter(|(_, queue)| queue.totals().buffers > 0)
-            .count();
-        if there != named {
-            let said: HashSet<u32> = request.totals.iter().map(|totals| totals.subpartition).collect();
-            let (index, totals) = partition
-                .queues()
-                .find(|(index, queue)| queue.totals().buffers > 0 && !said.contains(index))
-                .map(|(index, queue)| (SubpartitionIndex::new(index), *queue.totals()))
-                .unwrap_or_default();
-            return Err(located(
-                Totals::default()
-                    .verify(&totals)
-                    .err()
-                    .unwrap_or_else(|| protocol("totals name a subpartition twice")),
-                index,
-            ));
-        }
-        Ok(())
-    }
-
     /// The producer gives its partition up.
     pub(crate) fn abort_partition(
         &mut self,
@@ -117,7 +42,7 @@ impl<B: Backing> Node<B> {
         Ok(())
     }
 
-    fn writer_of(&self, id: SessionId, writer: WriterId) -> Result<PartitionNo, ShuffleError> {
+    pub(super) fn writer_of(&self, id: SessionId, writer: WriterId) -> Result<PartitionNo, ShuffleError> {
         let session = self.open_session(id)?;
         if let Some(error) = session.failed_writers.get(&writer) {
             return Err(error.clone());
@@ -130,14 +55,14 @@ impl<B: Backing> Node<B> {
         })
     }
 
-    fn forget_writer(&mut self, id: SessionId, writer: WriterId) {
+    pub(super) fn forget_writer(&mut self, id: SessionId, writer: WriterId) {
         if let Some(session) = self.sessions.get_mut(id) {
             session.writers.remove(&writer);
         }
     }
 
     /// The writer's pool leaves redistribution; granted buffers stay with its process until it gives them back.
-    fn free_writer_pool(&mut self, no: PartitionNo) {
+    pub(super) fn free_writer_pool(&mut self, no: PartitionNo) {
         let Some(partition) = self.partitions.get_mut(no) else {
             return;
         };
@@ -151,6 +76,7 @@ impl<B: Backing> Node<B> {
                 self.send_home(slot, BufferState::Granted);
             }
         }
+        self.stop_handing_over(no, session);
         self.pool_owners.remove(&pool);
         self.pool.destroy_local_pool(pool);
         self.pool_changed = true;
@@ -168,6 +94,9 @@ impl<B: Backing> Node<B> {
             && self.waits_for_verdict(job, &group, &error)
         {
             self.free_writer_pool(no);
+            if let Some(partition) = self.partitions.get_mut(no) {
+                partition.is_failing = true;
+            }
             return self.handle_member_failed(now, job, &group, error.job(job).partition(id));
         }
         self.fail_partition_now(now, no, error);
@@ -178,13 +107,20 @@ impl<B: Backing> Node<B> {
         let Some(partition) = self.partitions.get(no) else {
             return;
         };
+        if partition.relay.is_some() {
+            return self.end_relay(now, no, Some(error));
+        }
         let (job, id, session, writer) = (partition.job, partition.id, partition.session, partition.writer);
         let group = partition.group.clone();
         let error = error.job(job).partition(id);
+        if let Some((session, request)) = self.partitions.get_mut(no).and_then(|of| of.finishing.take()) {
+            self.reply(session, request, Err(error.clone()));
+        }
         if let Some(of) = self.sessions.get_mut(session)
             && of.is_open()
-            && of.writers.remove(&writer).is_some()
+            && of.writers.get(&writer) == Some(&no)
         {
+            of.writers.remove(&writer);
             of.failed_writers.insert(writer, error.clone());
             let failed = control::WriterFailed {
                 writer: writer.value(),
@@ -240,9 +176,14 @@ impl<B: Backing> Node<B> {
         self.timers.cancel(Timer::Unread(no));
         for (_, queue) in partition.queues() {
             for buffer in queue.waiting() {
-                self.send_home(Self::write_slot(job, buffer.slot), BufferState::Queued);
+                self.send_place_home(job, buffer.place);
             }
         }
+        self.spoolers.remove(no);
+        if let Some(spool) = &partition.spool {
+            self.forget_store(spool.store);
+        }
+        self.note_end(&partition, &how);
         self.registry.end(job, id, how, now);
         self.plan_sweep(now);
         if let Some(group) = group {
@@ -250,19 +191,23 @@ impl<B: Backing> Node<B> {
         }
         if let Some(of) = self.jobs.get_mut(&job) {
             of.partitions -= 1;
+            of.disk_bytes -= partition.spool.as_ref().map_or(0, |spool| spool.held);
         }
         self.retire_job_if_idle(now, job);
     }
 
     /// A finished partition whose every subpartition was read or given up is released.
     pub(crate) fn release_if_consumed(&mut self, now: Instant, no: PartitionNo) {
-        let consumed = self
-            .partitions
-            .get(no)
-            .is_some_and(|partition| partition.state == PartitionState::Finished && partition.is_consumed());
-        if consumed {
+        // A relay goes when its readers have, finished or not.
+        let is_over = |of: &Partition| of.relay.is_none() && of.state == PartitionState::Finished && of.is_consumed();
+        if self.partitions.get(no).is_some_and(is_over) {
             self.counters.partitions_released += 1;
-            self.end_partition(now, no, Tombstone::Released, |_, _| {});
+            let kept = self
+                .partitions
+                .get_mut(no)
+                .and_then(|partition| partition.kept.as_mut());
+            let how = kept.and_then(|kept| kept.ended.take()).unwrap_or(Tombstone::Released);
+            self.end_partition(now, no, how, |_, _| {});
         }
     }
 
@@ -284,15 +229,35 @@ impl<B: Backing> Node<B> {
 
     /// A finished partition has waited long enough for readers.
     pub(crate) fn expire_unread(&mut self, now: Instant, no: PartitionNo) {
-        self.discard_unread(now, no, Tombstone::Expired);
+        let Some(partition) = self.partitions.get(no) else {
+            return;
+        };
+        if partition.kept.as_ref().is_some_and(Kept::is_read) {
+            self.timers.set(now + partition.time_to_live, Timer::Unread(no));
+        } else {
+            self.discard_unread(now, no, Tombstone::Expired);
+        }
     }
 
-    fn discard_unread(&mut self, now: Instant, no: PartitionNo, how: Tombstone) {
+    pub(super) fn discard_unread(&mut self, now: Instant, no: PartitionNo, how: Tombstone) {
         let Some(partition) = self.partitions.get_mut(no) else {
             return;
         };
-        let given_up = partition.give_up_unread();
-        let wholly = partition.state == PartitionState::Finished && partition.is_consumed();
+        if let Some(kept) = &mut partition.kept {
+            kept.ended.get_or_insert(how);
+            return self.release_if_consumed(now, no);
+        }
+        let given_up = if partition.audience.is_some() {
+            self.close_audience(no);
+            Vec::new()
+        } else {
+            partition.give_up_unread()
+        };
+        let Some(partition) = self.partitions.get(no) else {
+            return;
+        };
+        let finished = partition.state == PartitionState::Finished && partition.relay.is_none();
+        let wholly = finished && partition.is_consumed();
         for index in given_up {
             self.discard_waiting(no, index);
         }
@@ -305,14 +270,16 @@ impl<B: Backing> Node<B> {
     /// Refuses every older attempt from now on.
     pub(crate) fn fence(&mut self, now: Instant, job: JobId, partition: PartitionId) {
         let (older, waiting) = self.registry.fence(job, partition.key(), partition.attempt, now);
+        let stale = || {
+            let by_attempt = partition.attempt;
+            let message = "this attempt is stale: a newer one has taken its place";
+            ShuffleError::new(ErrorKind::Superseded { by_attempt }, message)
+        };
         if let Some(no) = older {
-            let error = ShuffleError::new(
-                ErrorKind::Superseded {
-                    by_attempt: partition.attempt,
-                },
-                "this attempt is stale: a newer one has taken its place",
-            );
-            self.fail_partition(now, no, error);
+            self.fail_partition(now, no, stale());
+        }
+        if !self.relays.is_empty() {
+            self.fence_relays(now, job, partition, &stale());
         }
         self.plan_sweep(now);
         if !waiting.is_empty() {

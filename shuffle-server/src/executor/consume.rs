@@ -24,7 +24,8 @@ impl<B: Backing> Node<B> {
         id: SessionId,
         request: &control::OpenGate,
     ) -> Result<(), ShuffleError> {
-        let Claim { job, group, need } = self.check_gate(id, request)?;
+        let Claim { job, group, .. } = self.check_gate(id, request)?;
+        let need = self.receive_minimum(request);
         let name = self.open_session(id)?.info.name.clone();
         let pool = match need {
             0 => None,
@@ -86,7 +87,7 @@ impl<B: Backing> Node<B> {
         let remote = request
             .channels
             .iter()
-            .filter(|channel| !self.is_own(&channel.node))
+            .filter(|channel| channel.broadcast.is_none() && !self.is_own(&channel.node))
             .count();
         match u64::try_from(remote).unwrap_or(u64::MAX) {
             0 => 0,
@@ -111,7 +112,7 @@ impl<B: Backing> Node<B> {
                 Self::parse_node(&channel.node)?;
             }
         }
-        let need = self.receive_minimum(request);
+        let need = self.receive_minimum(request) + self.relay_minimum(job, request)?;
         Ok(Claim { job, group, need })
     }
 
@@ -176,7 +177,8 @@ impl<B: Backing> Node<B> {
         if let Some(of) = self.jobs.get_mut(&job) {
             of.channels += 1;
         }
-        if self.is_own(&channel.node) {
+        let told_of = channel.broadcast.map(|broadcast| broadcast.consumers);
+        if self.is_own(&channel.node) || told_of.is_some() {
             let window = u64::from(request.exclusive) + u64::from(request.floating);
             let place = OutletPlace {
                 job,
@@ -185,12 +187,18 @@ impl<B: Backing> Node<B> {
                 sink: SinkRef::Session(id),
                 stream,
                 group,
+                told_of,
             };
             let no = self.outlets.insert(Outlet::new(place, window, now, deadline)?);
             if let Some(session) = self.sessions.get_mut(id) {
                 session.channels.insert(stream, ChannelNo::Local(no));
             }
-            self.place_outlet(now, no);
+            if self.is_own(&channel.node) {
+                self.place_outlet(now, no);
+            } else {
+                let node = Self::parse_node(&channel.node)?;
+                self.place_at_relay(now, no, &node, deadline);
+            }
         } else {
             let node = Self::parse_node(&channel.node)?;
             self.open_inlet(
@@ -202,6 +210,7 @@ impl<B: Backing> Node<B> {
                     session: id,
                     stream,
                     gate,
+                    relay: None,
                 },
                 &node,
                 deadline,

@@ -26,6 +26,7 @@ impl<B: Backing> Node<B> {
         // What waited behind them may come now.
         self.pool_changed = true;
         self.timers.cancel(Timer::Session(id));
+        self.end_subscription(id);
         let cause = ShuffleError::new(
             ErrorKind::ExecutorDied,
             format!("executor {name} closed its session with work unfinished"),
@@ -46,7 +47,8 @@ impl<B: Backing> Node<B> {
             self.quarantine_views(id, job, |_| true);
         }
         // A process that holds nothing need not be waited for.
-        if !process_alive || self.slots_held(id, job).is_empty() {
+        let holds_nothing = self.slots_held(id, job).is_empty() && self.shares_of(id).next().is_none();
+        if !process_alive || holds_nothing {
             self.bury(now, id, job);
         }
         self.settle(now);
@@ -79,6 +81,7 @@ impl<B: Backing> Node<B> {
             };
             self.send_home(slot, from);
         }
+        self.bury_shares(id);
         self.sessions.remove(id);
         if let Some(of) = self.jobs.get_mut(&job) {
             of.sessions -= 1;
@@ -95,6 +98,7 @@ impl<B: Backing> Node<B> {
 
     /// Turns this session's views, of the channels that are named, into quarantined slots.
     pub(crate) fn quarantine_views(&mut self, id: SessionId, job: JobId, of: impl Fn(ChannelNo) -> bool) {
+        self.quarantine_shares(id, &of);
         let views: Vec<_> = self.slots_of(
             job,
             |holder| matches!(holder, Holder::View(session, channel) if session == id && of(channel)),

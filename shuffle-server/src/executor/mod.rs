@@ -2,8 +2,11 @@
 
 mod conclude;
 mod consume;
+mod finish;
 mod gate;
 mod leave;
+mod limits;
+mod mismatch;
 mod produce;
 mod requests;
 mod session;

@@ -1,19 +1,18 @@
 //! Partitions of our executors: creation, grants, hand-overs, and the three ways to end.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, LocalPoolSpec, SlotRef};
+use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, LocalPoolSpec};
 use shuffle_protocol::control::{self, required};
-use shuffle_protocol::frame::{Arena, NumberEntry, SlotEntry};
+use shuffle_protocol::frame::{Arena, SlotEntry};
 use shuffle_protocol::limits::MAX_SUBPARTITIONS;
-use shuffle_protocol::{
-    GroupRef, JobId, PartitionId, ShuffleError, StreamId, SubpartitionIndex, WriterId, error::ErrorKind,
-};
+use shuffle_protocol::{GroupRef, JobId, PartitionId, ShuffleError, StreamId, WriterId, error::ErrorKind};
 
 use super::requests::{Claim, beyond_protocol, limit_exceeded};
 use super::session::protocol;
-use crate::node::{Holder, Node, Output, PoolOwner, SessionId, Timer, pool_error};
-use crate::partition::{Buffered, MemberRef, Partition, PartitionNo, PartitionOrigin, PartitionState};
+use crate::node::{DiskWork, Holder, Node, Output, PoolOwner, SessionId, Slice, Timer, pool_error};
+use crate::partition::{Buffered, MemberRef, OutletNo, Partition, PartitionNo, PartitionOrigin, Place};
+use crate::spill::DiskOp;
 
 impl<B: Backing> Node<B> {
     /// Registers a partition and reserves its minimum of buffers.
@@ -28,6 +27,7 @@ impl<B: Backing> Node<B> {
         let name = self.open_session(id)?.info.name.clone();
         let partition = PartitionId::from(required(request.partition, "partition")?);
         let located = |error: ShuffleError| error.job(job).partition(partition);
+        let broadcast = self.consumers_of(request).map_err(located)?;
         let pool = if request.subpartitions == 0 {
             None
         } else {
@@ -41,10 +41,26 @@ impl<B: Backing> Node<B> {
             Some(made.map_err(|error| located(pool_error(&error)))?)
         };
         self.fence(now, job, partition);
+        // The older attempt may have been a member of the group, and have taken it along.
+        if let Some(verdict) = group
+            .as_ref()
+            .and_then(|group| self.groups.verdict(job, group.id))
+            .cloned()
+        {
+            pool.into_iter().for_each(|pool| self.pool.destroy_local_pool(pool));
+            self.pool_changed = true;
+            return Err(located(verdict));
+        }
         let max_queued = match request.max_queued_per_subpartition {
             0 => self.config.max_queued_per_subpartition,
             asked => asked,
         };
+        let kind = request.kind()?;
+        let time_to_live = match request.time_to_live_ms {
+            0 => self.config.unread_expiry,
+            ms => Duration::from_millis(ms.into()),
+        };
+        let store = kind.may_use_disk().then(|| self.disks.new_store());
         let no = self.partitions.insert(Partition::new(PartitionOrigin {
             job,
             id: partition,
@@ -52,8 +68,12 @@ impl<B: Backing> Node<B> {
             writer,
             group: group.clone(),
             subpartitions: request.subpartitions,
+            kind,
             max_queued,
+            time_to_live,
+            store,
             pool,
+            broadcast,
         }));
         if let Some(pool) = pool {
             self.pool_owners.insert(pool, PoolOwner::Writer(no));
@@ -70,6 +90,7 @@ impl<B: Backing> Node<B> {
         self.counters.partitions_created += 1;
         tracing::debug!(%job, %partition, subpartitions = request.subpartitions, "partition created");
         let waiting = self.registry.register(job, partition, no);
+        self.note_partition(no);
         self.timers.cancel(Timer::Waiting(job, partition.key()));
         self.look_again(now, waiting);
         Ok(())
@@ -115,11 +136,21 @@ impl<B: Backing> Node<B> {
                 "this server is being stopped and takes no new partitions",
             ));
         }
-        request.kind()?.validate()?;
+        let kind = request.kind()?;
+        kind.validate()?;
+        if kind.may_use_disk() && !self.config.disks {
+            return Err(ShuffleError::new(
+                ErrorKind::Unsupported,
+                format!(
+                    "a partition that is {kind} may need a disk, and this server has none: set storage.directories"
+                ),
+            ));
+        }
         if request.subpartitions > MAX_SUBPARTITIONS {
             let (limit, asked) = (MAX_SUBPARTITIONS.into(), request.subpartitions.into());
             return Err(beyond_protocol("subpartitions of one partition", limit, asked));
         }
+        self.consumers_of(request)?;
         if request.max_buffers > 0 && request.max_buffers < request.min_buffers {
             return Err(ShuffleError::new(
                 ErrorKind::InvalidRequest,
@@ -152,6 +183,13 @@ impl<B: Backing> Node<B> {
             partition.demand = partition.demand.max(total);
         }
         self.grant(no);
+        if self
+            .partitions
+            .get(no)
+            .is_some_and(|partition| partition.spool.is_some())
+        {
+            self.spoolers.add(no);
+        }
     }
 
     /// Gives a writer what it wants, as far as its local pool goes.
@@ -186,18 +224,20 @@ impl<B: Backing> Node<B> {
         if entry.arena != Arena::Write {
             return Err(protocol("writers hand over buffers of the write arena"));
         }
-        let slot = SlotRef {
-            job: JobKey(job.value()),
-            arena: ArenaKind::Write,
-            slot: entry.slot,
-        };
+        let slot = Self::write_slot(job, entry.slot);
         let no = match self.holder(job, ArenaKind::Write, entry.slot) {
             // The writer failed or was fenced while this was on its way: what it gives back is home again.
             Holder::Quarantine(session) if session == id => {
-                self.send_home(slot, BufferState::Quarantined);
+                if !entry.more_slices {
+                    self.send_home(slot, BufferState::Quarantined);
+                }
                 return Ok(());
             }
             Holder::Writer(no) => no,
+            Holder::Shared(share) => match self.next_slice(share, id, entry.more_slices)? {
+                Slice::Of(no) => no,
+                Slice::Stray => return Ok(()),
+            },
             _ => return Err(protocol(format!("slot {} is not granted to this session", entry.slot))),
         };
         let buffer_bytes = self.config.buffer_bytes;
@@ -216,7 +256,6 @@ impl<B: Backing> Node<B> {
                 entry.offset, entry.length
             )));
         }
-        let max_queued = partition.max_queued;
         let index = entry.subpartition.value();
         let discarding = partition.is_discarding(index);
         let subpartitions = partition.subpartitions();
@@ -226,49 +265,72 @@ impl<B: Backing> Node<B> {
             )));
         };
         let ordinal = queue.handed_over();
+        let limit = partition.limit_of(index);
         if entry.sequence.value() != ordinal {
             return Err(protocol(format!(
                 "buffer {} came where {ordinal} was due",
                 entry.sequence
             )));
         }
-        if ordinal >= queue.limit(max_queued) {
-            return Err(protocol(format!(
-                "subpartition {index} is blocked at {} buffers",
-                queue.limit(max_queued)
-            )));
+        if ordinal >= limit {
+            return Err(protocol(format!("subpartition {index} is blocked at {limit} buffers")));
         }
-        queue.push(Buffered::from_entry(entry));
+        let begun = partition.has_begun();
+        partition.push(index, Buffered::from_entry(entry));
+        let (spools, shared) = (partition.spool.is_some(), partition.audience.is_some());
         self.counters.buffers_produced += 1;
         self.counters.bytes_produced += u64::from(entry.length);
-        self.pool.transition(slot, BufferState::Granted, BufferState::Queued);
-        self.set_holder(slot, Holder::Queue(no));
+        if shared || entry.more_slices || self.share_of(slot).is_some() {
+            self.handle_slice(slot, no, entry.more_slices);
+        } else {
+            self.pool.transition(slot, BufferState::Granted, BufferState::Queued);
+            self.set_holder(slot, Holder::Queue(no));
+        }
         if discarding {
             self.discard_waiting(no, index);
         } else {
             self.list_subpartition(no, index);
         }
+        if !begun {
+            self.note_partition(no);
+        }
+        if spools {
+            self.spoolers.add(no);
+            // What may spill is not blocked, and its writer is to know that.
+            self.raise_limit(no, index);
+        }
         Ok(())
     }
 
-    /// Tells the reader of a subpartition, if there is one, that something waits.
+    /// Tells who reads a subpartition that something waits.
     pub(crate) fn list_subpartition(&mut self, no: PartitionNo, index: u32) {
-        let Some(queue) = self
-            .partitions
-            .get_mut(no)
-            .and_then(|partition| partition.queue_mut(index))
-        else {
+        let Some(partition) = self.partitions.get_mut(no) else {
             return;
         };
-        if queue.is_waiting_empty() || queue.listed {
+        if !partition.is_readable() {
             return;
         }
-        let Some(reader) = queue.reader else { return };
-        queue.listed = true;
-        if let Some(outlet) = self.outlets.get_mut(reader) {
-            outlet.handle_ready(index);
+        let readers: Vec<OutletNo> = match (&partition.kept, &partition.audience) {
+            (Some(kept), _) => kept.readers_of(index).collect(),
+            (None, Some(audience)) => audience.readers().collect(),
+            (None, None) => {
+                let reader = partition.queue(index).and_then(|queue| queue.reader);
+                return self.list_for(no, index, reader);
+            }
+        };
+        for reader in readers {
+            self.list_for(no, index, Some(reader));
         }
-        self.list_outlet(reader);
+    }
+
+    fn list_for(&mut self, no: PartitionNo, index: u32, reader: Option<OutletNo>) {
+        let Some(reader) = reader else { return };
+        if let Some(partition) = self.partitions.get_mut(no)
+            && let Some(outlet) = self.outlets.get_mut(reader)
+            && outlet.handle_more(partition, index)
+        {
+            self.list_outlet(reader);
+        }
     }
 
     /// Throws away what waits in a subpartition that nobody will read.
@@ -277,60 +339,36 @@ impl<B: Backing> Node<B> {
             return;
         };
         let job = partition.job;
-        let Some(queue) = partition.queue_mut(index) else {
-            return;
-        };
-        let mut slots = Vec::new();
-        while let Some(buffer) = queue.pop() {
-            queue.handle_gone();
-            slots.push(buffer.slot);
+        let mut discarded = Vec::new();
+        while let Some(buffer) = partition.pop(index) {
+            discarded.push(buffer);
         }
-        self.counters.buffers_discarded += u64::try_from(slots.len()).unwrap_or(u64::MAX);
-        for slot in slots {
-            self.send_home(Self::write_slot(job, slot), BufferState::Queued);
+        self.counters.buffers_discarded += u64::try_from(discarded.len()).unwrap_or(u64::MAX);
+        for buffer in discarded {
+            self.send_place_home(job, buffer.place);
+            self.handle_consumed(no, index, buffer);
         }
-        self.raise_limit(no, index);
     }
 
-    /// One more buffer of a subpartition is gone: its writer may hand over another.
-    pub(crate) fn raise_limit(&mut self, no: PartitionNo, index: u32) {
+    /// A buffer of an ephemeral partition was read, or thrown away: its writer may hand over another, and its place on disk is
+    /// given back.
+    pub(crate) fn handle_consumed(&mut self, no: PartitionNo, index: u32, buffer: Buffered) {
         let Some(partition) = self.partitions.get_mut(no) else {
             return;
         };
-        if partition.state != PartitionState::Producing {
-            return;
+        if let Some(queue) = partition.queue_mut(index) {
+            queue.handle_gone();
         }
-        let session = partition.session;
-        let Some(queue) = partition.queue_mut(index) else {
-            return;
-        };
-        if queue.limit_raised {
-            return;
+        if let (Place::Disk(at) | Place::Loaded { at, .. }, Some(spool)) = (buffer.place, &mut partition.spool)
+            && let Some((at, bytes)) = spool.handle_consumed(at, buffer.length)
+        {
+            let store = spool.store;
+            spool.held -= bytes;
+            if let Some(of) = self.jobs.get_mut(&partition.job) {
+                of.disk_bytes -= bytes;
+            }
+            self.submit(DiskOp::Punch { store, at, bytes }, DiskWork::Unattended);
         }
-        queue.limit_raised = true;
-        if let Some(session) = self.sessions.get_mut(session) {
-            session.raised.push_back((no, index));
-        }
-        self.wake_session(session);
-    }
-
-    /// The next raised limit to tell a writer.
-    pub(crate) fn poll_raised(&mut self, id: SessionId) -> Option<Output> {
-        loop {
-            let (no, index) = self.sessions.get_mut(id)?.raised.pop_front()?;
-            let Some(partition) = self.partitions.get_mut(no) else {
-                continue;
-            };
-            let (writer, max_queued) = (partition.writer, partition.max_queued);
-            let Some(queue) = partition.queue_mut(index) else {
-                continue;
-            };
-            queue.limit_raised = false;
-            return Some(Output::Credit(NumberEntry {
-                stream: writer.into(),
-                subpartition: SubpartitionIndex::new(index),
-                number: queue.limit(max_queued),
-            }));
-        }
+        self.raise_limit(no, index);
     }
 }

@@ -1,14 +1,18 @@
 //! The requests of an executor, each answered once.
 
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use buffer_pool::{ArenaKind, Backing, JobKey, PoolError};
 use shuffle_protocol::control::{self, control::Message, required};
 use shuffle_protocol::error::{ErrorKind, Initiator};
-use shuffle_protocol::{GateId, GroupRef, JobId, NodeAddress, PartitionId, ShuffleError, StreamId, WriterId};
+use shuffle_protocol::partition::Lifetime;
+use shuffle_protocol::{GateId, GroupRef, JobId, NodeAddress, PartitionId, ResultId, ShuffleError, StreamId, WriterId};
 
+use super::finish::Answer;
 use super::session::protocol;
 use crate::node::{ChannelNo, Node, Pending, PendingKind, SessionId, Timer, pool_error};
+use crate::partition::{PartitionNo, Tombstone};
 
 /// What a creation asks for, where nothing but buffers can be in its way.
 #[derive(Debug)]
@@ -32,10 +36,11 @@ impl<B: Backing> Node<B> {
                 let number = request.request;
                 self.try_or_wait(now, id, number, timeout, PendingKind::Gate(Box::new(request)));
             }
-            Message::FinishPartition(request) => {
-                let outcome = self.finish_partition(now, id, &request);
-                self.reply(id, request.request, outcome);
-            }
+            Message::FinishPartition(request) => match self.finish_partition(now, id, &request) {
+                Ok(Answer::Later) => {}
+                Ok(Answer::Now) => self.reply(id, request.request, Ok(())),
+                Err(error) => self.reply(id, request.request, Err(error)),
+            },
             Message::AbortPartition(request) => {
                 let outcome = self.abort_partition(now, id, WriterId::new(request.writer), request.cause);
                 self.reply(id, request.request, outcome);
@@ -60,6 +65,20 @@ impl<B: Backing> Node<B> {
                 let outcome = self.request_release(now, id, request.partition);
                 self.reply(id, request.request, outcome);
             }
+            Message::ReleaseJob(request) => {
+                let outcome = self.release_job(now, id);
+                self.reply(id, request.request, outcome);
+            }
+            Message::ReleaseResult(request) => {
+                let outcome = self.release_result(now, id, ResultId::new(request.result));
+                self.reply(id, request.request, outcome);
+            }
+            Message::Subscribe(request) => {
+                let outcome = self.subscribe(id, &request);
+                self.reply(id, request.request, outcome);
+            }
+            Message::EventsSeen(seen) => self.handle_events_seen(id, seen.number)?,
+            Message::ReportMismatch(report) => return self.report_mismatch(now, id, &report),
             Message::Status(request) => {
                 let counters = self
                     .status()
@@ -204,6 +223,56 @@ impl<B: Backing> Node<B> {
         self.give_up_unread(now, job, partition)
     }
 
+    /// The job is over: nobody new may read anything of it here.
+    fn release_job(&mut self, now: Instant, id: SessionId) -> Result<(), ShuffleError> {
+        let job = self.open_session(id)?.info.job;
+        let of_job = self.partitions.iter().filter(|(_, partition)| partition.job == job);
+        let partitions: Vec<PartitionNo> = of_job.map(|(no, _)| no).collect();
+        for no in partitions {
+            self.discard_unread(now, no, Tombstone::Released);
+        }
+        Ok(())
+    }
+
+    /// Who reads a broadcast partition, by node; `None` where the request is for one that is not.
+    ///
+    /// # Errors
+    /// `InvalidRequest`: it contradicts itself, or nobody could say when a buffer of it is needed no more.
+    pub(super) fn consumers_of(
+        &self,
+        request: &control::CreatePartition,
+    ) -> Result<Option<Vec<(NodeAddress, u32)>>, ShuffleError> {
+        let invalid = |message: &str| Err(ShuffleError::new(ErrorKind::InvalidRequest, message));
+        if !request.broadcast {
+            if !request.consumers.is_empty() {
+                return invalid("only a broadcast partition has declared consumers");
+            }
+            return Ok(None);
+        }
+        if request.subpartitions != 1 {
+            return invalid("a broadcast partition has one queue: ask for one subpartition");
+        }
+        if request.consumers.is_empty() && request.kind()?.lifetime == Lifetime::Ephemeral {
+            return invalid(
+                "an ephemeral broadcast partition keeps each buffer until all consumers have read it: declare how many there are on each node, or make it persistent",
+            );
+        }
+        let mut consumers = BTreeMap::new();
+        for of in &request.consumers {
+            let node = if self.is_own(&of.node) {
+                self.config.address.clone()
+            } else {
+                Self::parse_node(&of.node)?
+            };
+            if of.count == 0 || consumers.insert(node, of.count).is_some() {
+                return invalid(
+                    "each node with consumers of a broadcast partition is declared once, with at least one",
+                );
+            }
+        }
+        Ok(Some(consumers.into_iter().collect()))
+    }
+
     pub(crate) fn channel_of(&self, id: SessionId, stream: StreamId) -> Option<ChannelNo> {
         self.sessions.get(id)?.channels.get(&stream).copied()
     }
@@ -242,14 +311,18 @@ pub(crate) fn beyond_protocol(what: &str, limit: u64, asked: u64) -> ShuffleErro
 fn kind_of(message: &Message) -> &'static str {
     match message {
         Message::Hello(_) | Message::Welcome(_) | Message::Reject(_) => "a handshake message in an open session",
-        Message::Reply(_) | Message::WriterFailed(_) | Message::ChannelFailed(_) => "a server's answer",
+        Message::Reply(_) | Message::WriterFailed(_) | Message::ChannelFailed(_) | Message::PartitionEvents(_) => {
+            "a server's answer"
+        }
         Message::OpenChannel(_)
         | Message::CloseChannel(_)
+        | Message::TraceBuffer(_)
         | Message::FenceNotice(_)
         | Message::GroupReport(_)
         | Message::GroupVerdict(_)
         | Message::GroupJoin(_)
-        | Message::GroupLeave(_) => "what only servers say to each other",
+        | Message::GroupLeave(_)
+        | Message::AudienceClosed(_) => "what only servers say to each other",
         _ => "this message here",
     }
 }

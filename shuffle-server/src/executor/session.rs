@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
 
-use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, SlotRef};
+use buffer_pool::{ArenaKind, Backing, BufferState};
 use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::frame::{Arena, DataHead, Frame, ReleaseEntry};
 use shuffle_protocol::session::{Keepalive, KeepaliveAction};
@@ -155,6 +155,12 @@ impl<B: Backing> Node<B> {
         id: SessionId,
         head: &DataHead,
     ) -> Result<Landing, ShuffleError> {
+        let landing = self.landing_of(now, id, head);
+        self.counters.refused += u64::from(landing.is_err());
+        landing
+    }
+
+    fn landing_of(&mut self, now: Instant, id: SessionId, head: &DataHead) -> Result<Landing, ShuffleError> {
         let session = self.open_session(id)?;
         if !session.info.inline {
             return Err(protocol("a session over shared memory does not send payload"));
@@ -198,16 +204,13 @@ impl<B: Backing> Node<B> {
             Arena::Write => ArenaKind::Write,
             Arena::Read => ArenaKind::Read,
         };
-        let slot = SlotRef {
-            job: JobKey(job.value()),
-            arena,
-            slot: entry.slot,
-        };
+        let slot = Self::slot_of(job, arena, entry.slot);
         match self.holder(job, arena, entry.slot) {
             Holder::View(session, channel) if session == id => {
                 self.send_home(slot, BufferState::Viewed);
                 self.handle_view_dropped(channel)
             }
+            Holder::Shared(share) => self.handle_share_released(share, id, entry.stream),
             Holder::Quarantine(session) if session == id => {
                 self.send_home(slot, BufferState::Quarantined);
                 Ok(())
@@ -226,6 +229,7 @@ impl<B: Backing> Node<B> {
     /// Appends what the session is to be sent, in order. True: there is more.
     pub fn poll_session(&mut self, now: Instant, id: SessionId, out: &mut Vec<Output>) -> bool {
         let start = out.len();
+        self.poll_again(id, out);
         let Some(session) = self.sessions.get_mut(id) else {
             return false;
         };
@@ -233,6 +237,7 @@ impl<B: Backing> Node<B> {
         let inline = session.info.inline;
         let take = session.sink.out.len().min(BATCH);
         out.extend(session.sink.out.drain(..take));
+        self.poll_notices(now, id, out);
         while out.len() - start < BATCH {
             let Some(raised) = self.poll_raised(id) else { break };
             out.push(raised);
@@ -245,7 +250,7 @@ impl<B: Backing> Node<B> {
             else {
                 break;
             };
-            self.pull_outlet(no, out);
+            self.pull_outlet(now, no, out);
         }
         if inline {
             for output in &out[start..] {

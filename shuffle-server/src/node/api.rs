@@ -23,6 +23,8 @@ pub struct Quotas {
     pub channels_per_job: u32,
     /// Requests that one session may have unanswered.
     pub requests_per_session: u32,
+    /// Payload on disk at one time, in bytes; `None`: as much as there is room for.
+    pub disk_bytes_per_job: Option<u64>,
 }
 
 impl Default for Quotas {
@@ -31,6 +33,7 @@ impl Default for Quotas {
             partitions_per_job: 65_536,
             channels_per_job: 1 << 20,
             requests_per_session: 4096,
+            disk_bytes_per_job: None,
         }
     }
 }
@@ -60,6 +63,8 @@ pub struct NodeConfig {
     pub group_verdict_after: Duration,
     /// How long a finished partition waits for readers before it expires.
     pub unread_expiry: Duration,
+    /// There are directories for partitions that may need a disk.
+    pub disks: bool,
     /// Limits per job.
     pub quotas: Quotas,
 }
@@ -80,6 +85,7 @@ impl NodeConfig {
             refused_grace: Duration::from_secs(2),
             group_verdict_after: Duration::from_secs(2),
             unread_expiry: Duration::from_secs(600),
+            disks: false,
             quotas: Quotas::default(),
         }
     }
@@ -172,4 +178,8 @@ pub enum Wake {
     CloseLink(LinkId, ShuffleError),
     /// [`super::Node::poll_dial`] has something.
     Dial,
+    /// [`super::Node::poll_disk`] has something.
+    Disk,
+    /// [`super::Node::poll_verify`] has something.
+    Verify,
 }

@@ -6,6 +6,7 @@ use buffer_pool::Backing;
 use shuffle_protocol::{ShuffleError, error::ErrorKind};
 
 use super::{Node, PendingKind, Wake};
+use crate::partition::Partition;
 use crate::peer::Path;
 
 impl<B: Backing> Node<B> {
@@ -27,7 +28,8 @@ impl<B: Backing> Node<B> {
     /// Nothing is left that a stop would break.
     pub fn is_drained(&self) -> bool {
         self.draining
-            && self.partitions.is_empty()
+            && self.partitions.values().all(Partition::outlives_server)
+            && self.disks.is_idle()
             && self.gates.is_empty()
             && self.pending.is_empty()
             && !self.groups.are_joined()
@@ -36,7 +38,11 @@ impl<B: Backing> Node<B> {
 
     /// Ends every partition and channel with this error, and every session.
     pub fn fail_everything(&mut self, now: Instant, error: ShuffleError) {
-        let partitions: Vec<_> = self.partitions.keys().collect();
+        let ending = self
+            .partitions
+            .iter()
+            .filter(|(_, partition)| !partition.outlives_server());
+        let partitions: Vec<_> = ending.map(|(no, _)| no).collect();
         for no in partitions {
             self.fail_partition_now(now, no, error.clone());
         }

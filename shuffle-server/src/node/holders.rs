@@ -3,7 +3,7 @@
 
 use buffer_pool::ArenaKind;
 
-use super::SessionId;
+use super::{SessionId, ShareNo};
 use crate::executor::GateNo;
 use crate::partition::{OutletNo, PartitionNo};
 use crate::peer::InletNo;
@@ -19,8 +19,12 @@ pub(crate) enum Holder {
     Queue(PartitionNo),
     /// Promised to this gate's channels by credit, or being received into.
     Gate(GateNo),
+    /// Loaded from disk, or being loaded, for this reader.
+    Reading(OutletNo),
     /// Viewed by this session's executor, through this channel.
     View(SessionId, ChannelNo),
+    /// Several hold it.
+    Shared(ShareNo),
     /// Still held by this session's process though nobody counts on it; never granted again until it is given back.
     Quarantine(SessionId),
 }

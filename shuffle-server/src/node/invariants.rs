@@ -27,6 +27,7 @@ impl<B: Backing> Node<B> {
         self.check_gates();
         self.check_holders();
         self.pending.check_invariants();
+        self.notices.check_invariants();
         self.registry.check_invariants();
         self.check_timers();
         self.check_groups();
@@ -57,6 +58,9 @@ impl<B: Backing> Node<B> {
                 Timer::Unconfirmed(path) => self.paths.get(path).is_some_and(|path| path.link.is_some()),
                 Timer::Verdict(job, group) => self.groups.verdict(job, group).is_none(),
                 Timer::Unread(partition) => self.partitions.contains_key(partition),
+                Timer::Reading(outlet) => self.without_pool.contains_key(&outlet),
+                Timer::Notices(session) => self.notices.is_subscribed(session),
+                Timer::Tracing(inlet) => self.inlets.get(inlet).is_some_and(|inlet| inlet.trace.is_some()),
                 Timer::Pending | Timer::Sweep => true,
             };
             assert!(matters, "a timer is armed for what is gone: {timer:?}");
@@ -84,6 +88,9 @@ impl<B: Backing> Node<B> {
                 .filter(|partition| partition.job == *job)
                 .count();
             assert_eq!(of.partitions as usize, partitions);
+            let spools = self.partitions.values().filter(|partition| partition.job == *job);
+            let held: u64 = spools.filter_map(|of| Some(of.spool.as_ref()?.held)).sum();
+            assert_eq!(of.disk_bytes, held, "payload of job {job} on disk");
             let sessions = self
                 .sessions
                 .values()
@@ -124,6 +131,7 @@ impl<B: Backing> Node<B> {
     fn check_holders(&self) {
         let mut reserved: HashMap<GateNo, usize> = HashMap::new();
         let mut viewed: HashMap<ChannelNo, u32> = HashMap::new();
+        let mut shared = 0;
         for of in self.jobs.values() {
             for (arena, _, holder) in of.holders.held() {
                 match holder {
@@ -133,6 +141,13 @@ impl<B: Backing> Node<B> {
                             "a slot is held by a partition that is gone"
                         );
                         assert_eq!(arena, ArenaKind::Write);
+                    }
+                    Holder::Reading(no) => {
+                        assert!(
+                            self.outlets.contains_key(no),
+                            "a slot is loaded for a reader that is gone"
+                        );
+                        assert_eq!(arena, ArenaKind::Read);
                     }
                     Holder::Gate(no) => *reserved.entry(no).or_default() += 1,
                     Holder::View(session, channel) => {
@@ -148,10 +163,32 @@ impl<B: Backing> Node<B> {
                             "a slot is quarantined for a session that is gone"
                         );
                     }
+                    Holder::Shared(no) => {
+                        let share = self.shares.get(no).expect("a shared slot has its books");
+                        share.check_invariants(self.pool.state(share.slot));
+                        shared += 1;
+                        if let Some(partition) = share.handed_over_by() {
+                            assert!(
+                                self.partitions.contains_key(partition),
+                                "slices of a partition that is gone"
+                            );
+                        }
+                        if let Some(inlet) = share.received_by() {
+                            *viewed.entry(ChannelNo::Remote(inlet)).or_default() += 1;
+                        }
+                        for view in share.views() {
+                            assert!(
+                                self.sessions.contains_key(view.session),
+                                "a share of a session that is gone"
+                            );
+                            *viewed.entry(view.channel).or_default() += 1;
+                        }
+                    }
                     Holder::Nobody => {}
                 }
             }
         }
+        assert_eq!(shared, self.shares.len(), "a share whose slot says otherwise");
         for (no, gate) in &self.gates {
             assert!(reserved.get(&no).copied().unwrap_or(0) >= gate.reserved.len());
         }

@@ -6,6 +6,8 @@
 //!            ◀─────────────── │          buffer pool         │ ───────────────▶
 //!             poll_session    └──────────────────────────────┘  poll_link
 //!                                ▲ handle_timeout   │ poll_wake, poll_timeout, poll_dial
+//!                                ▲ handle_disk      │ poll_disk
+//!                                ▲ handle_verified  │ poll_verify
 //! ```
 //!
 //! Pure: no socket, no file, no clock; payload never comes near it, only slot numbers do. Drivers in
@@ -13,19 +15,24 @@
 //! thread and in virtual time.
 //!
 //! Invariants (checked after each step in debug builds, by [`Node::check_invariants`]):
-//! - every slot is in exactly one state of the pool's books and has exactly one holder;
+//! - every slot is in exactly one state of the pool's books and has exactly one holder, or is shared by those that its share names;
 //! - a gate's reserved slots = the credits its channels have outstanding;
-//! - a subpartition holds at most its limit of buffers.
+//! - a subpartition that is bounded holds at most its limit of buffers.
 
 mod api;
 mod counters;
+mod disk;
 mod drain;
 mod groups;
 mod holders;
 mod invariants;
+mod notices;
 mod pending;
 mod settle;
+mod shares;
+mod slots;
 mod timers;
+mod verify;
 mod wakes;
 mod watch;
 
@@ -35,20 +42,25 @@ mod tests;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
 
-use buffer_pool::{ArenaKind, Backing, Books, BufferState, JobKey, NetworkPool, PoolId, SlotRef};
+use buffer_pool::{Backing, Books, JobKey, NetworkPool, PoolId, SlotRef};
 use shuffle_protocol::session::Keepalive;
-use shuffle_protocol::{JobId, NodeAddress, ShuffleError, error::ErrorKind};
+use shuffle_protocol::{JobId, NodeAddress, PartitionId, ShuffleError, error::ErrorKind};
 use slotmap::SlotMap;
 
 use crate::executor::{Gate, GateNo, Session};
-use crate::partition::{Groups, Item, Outlet, OutletNo, Partition, PartitionNo, Registry};
+use crate::partition::{Groups, Item, Outlet, OutletNo, Partition, PartitionNo, Registry, Spoolers};
 use crate::peer::{Inlet, InletNo, Link, Path, PathId};
 
 pub use api::{Dial, Landing, LinkId, NodeConfig, Output, PeerInfo, Quotas, SessionId, SessionInfo, Wake};
 pub use counters::NodeCounters;
+pub(crate) use disk::{DiskWork, Disks};
 pub(crate) use holders::{ChannelNo, Holder, Holders};
-pub(crate) use pending::{Pending, PendingKind, PendingRequests};
+pub(crate) use notices::Notices;
+pub(crate) use pending::{Pending, PendingKind, PendingRequests, pool_error};
+pub(crate) use shares::{Share, ShareNo, Slice, View};
 pub(crate) use timers::{Timer, Timers};
+pub use verify::{Verify, VerifyTicket};
+pub(crate) use verify::{VerifyFor, Verifying};
 pub(crate) use wakes::Sink;
 
 /// Jobs that are on a node at one time. Each has books with an entry for each buffer of the pool, and two memfds.
@@ -62,6 +74,8 @@ pub(crate) struct Job {
     pub(crate) sessions: u32,
     pub(crate) partitions: u32,
     pub(crate) channels: u32,
+    /// Payload in its partitions' files, in bytes.
+    pub(crate) disk_bytes: u64,
 }
 
 /// Whose a local buffer pool is.
@@ -69,6 +83,7 @@ pub(crate) struct Job {
 pub(crate) enum PoolOwner {
     Writer(PartitionNo),
     Gate(GateNo),
+    Reader(OutletNo),
 }
 
 /// The core of one server. `B` is what backs the pool: memory, or nothing in a simulation.
@@ -80,15 +95,28 @@ pub struct Node<B: Backing> {
     pub(crate) gates: SlotMap<GateNo, Gate>,
     pub(crate) partitions: SlotMap<PartitionNo, Partition>,
     pub(crate) registry: Registry,
+    /// Broadcast partitions of other nodes that are read here: for each, the relay that has all of it.
+    pub(crate) relays: BTreeMap<(JobId, PartitionId), PartitionNo>,
     pub(crate) groups: Groups,
     pub(crate) outlets: SlotMap<OutletNo, Outlet>,
     pub(crate) inlets: SlotMap<InletNo, Inlet>,
     pub(crate) paths: SlotMap<PathId, Path>,
     pub(crate) path_ids: BTreeMap<(NodeAddress, u32), PathId>,
     pub(crate) links: SlotMap<LinkId, Link>,
+    /// Slots that several hold.
+    pub(crate) shares: SlotMap<ShareNo, Share>,
     pub(crate) pool_owners: BTreeMap<PoolId, PoolOwner>,
     /// Room for what one acknowledgement frees, kept so that none is allocated for each.
     pub(crate) acked: Vec<Item>,
+    pub(crate) disks: Disks,
+    pub(crate) verifying: Verifying,
+    pub(crate) spoolers: Spoolers,
+    /// What drivers are told of partitions.
+    pub(crate) notices: Notices,
+    /// Partitions that are kept or broadcast and that a reader has left in this step.
+    pub(crate) left: Vec<PartitionNo>,
+    /// Readers of files that wait for buffers to load into, and what they are told if none come.
+    pub(crate) without_pool: BTreeMap<OutletNo, ShuffleError>,
     /// Creations that wait for buffers.
     pub(crate) pending: PendingRequests,
     /// Buffers or reservations have come home since creations were last tried.
@@ -118,14 +146,22 @@ impl<B: Backing> Node<B> {
             gates: SlotMap::with_key(),
             partitions: SlotMap::with_key(),
             registry: Registry::default(),
+            relays: BTreeMap::new(),
             groups: Groups::default(),
             outlets: SlotMap::with_key(),
             inlets: SlotMap::with_key(),
             paths: SlotMap::with_key(),
             path_ids: BTreeMap::new(),
             links: SlotMap::with_key(),
+            shares: SlotMap::with_key(),
             pool_owners: BTreeMap::new(),
             acked: Vec::new(),
+            disks: Disks::default(),
+            verifying: Verifying::default(),
+            spoolers: Spoolers::default(),
+            notices: Notices::default(),
+            left: Vec::new(),
+            without_pool: BTreeMap::new(),
             pending: PendingRequests::default(),
             pool_changed: false,
             timers: Timers::default(),
@@ -179,17 +215,24 @@ impl<B: Backing> Node<B> {
             .iter()
             .map(|(name, value)| ((*name).to_owned(), *value))
             .collect();
+        let relays = self
+            .partitions
+            .values()
+            .filter(|partition| partition.relay.is_some())
+            .count();
         let connected = self.paths.values().filter(|path| path.link.is_some()).count();
         all.extend(
             [
                 ("sessions", self.sessions.len()),
-                ("partitions", self.partitions.len()),
-                ("gates", self.gates.len()),
+                ("partitions", self.partitions.len() - relays),
+                ("relays", relays),
+                ("gates", self.gates.len() - relays),
                 ("channels_serving", self.outlets.len()),
                 ("channels_fetching", self.inlets.len()),
                 ("peer_links", connected),
                 ("jobs", self.jobs.len()),
                 ("requests_waiting", self.pending.len()),
+                ("subscriptions", self.notices.len()),
             ]
             .map(|(name, n)| (name.to_owned(), count(n))),
         );
@@ -219,6 +262,9 @@ impl<B: Backing> Node<B> {
                 Timer::Unconfirmed(path) => self.drop_unconfirmed(now, path),
                 Timer::Verdict(job, group) => self.handle_no_verdict(now, job, group),
                 Timer::Unread(partition) => self.expire_unread(now, partition),
+                Timer::Reading(outlet) => self.expire_reading(now, outlet),
+                Timer::Notices(_) => self.handle_notices_due(),
+                Timer::Tracing(inlet) => self.expire_tracing(now, inlet),
                 Timer::Sweep => self.sweep(now),
             }
         }
@@ -228,40 +274,10 @@ impl<B: Backing> Node<B> {
     /// The driver has written this slot's payload completely, or its connection is gone.
     pub fn handle_written(&mut self, now: Instant, slot: SlotRef) {
         self.pool_changed |= self.pool.unpin(slot);
+        if !self.verifying.reloads.is_empty() {
+            self.retry_reloads();
+        }
         self.settle(now);
-    }
-
-    pub(crate) fn holder(&self, job: JobId, arena: ArenaKind, slot: u32) -> Holder {
-        self.jobs
-            .get(&job)
-            .map_or(Holder::Nobody, |of| of.holders.get(arena, slot))
-    }
-
-    pub(crate) fn set_holder(&mut self, slot: SlotRef, holder: Holder) {
-        let job = JobId::new(slot.job.0);
-        if let Some(of) = self.jobs.get_mut(&job) {
-            of.holders.set(slot.arena, slot.slot, holder);
-        }
-    }
-
-    /// The slot has no holder any more and goes home.
-    pub(crate) fn send_home(&mut self, slot: SlotRef, from: BufferState) {
-        self.set_holder(slot, Holder::Nobody);
-        self.pool.release(slot, from);
-        self.pool_changed = true;
-    }
-
-    pub(crate) fn quarantine(&mut self, slot: SlotRef, session: SessionId) {
-        self.set_holder(slot, Holder::Quarantine(session));
-        self.pool.quarantine(slot);
-    }
-
-    pub(crate) fn write_slot(job: JobId, slot: u32) -> SlotRef {
-        SlotRef {
-            job: JobKey(job.value()),
-            arena: ArenaKind::Write,
-            slot,
-        }
     }
 
     /// The job's books on this node, and its arenas, from its first session on.
@@ -293,6 +309,7 @@ impl<B: Backing> Node<B> {
             .is_some_and(|of| of.sessions == 0 && of.partitions == 0 && of.channels == 0);
         if idle {
             self.jobs.remove(&job);
+            self.notices.forget_job(job);
             self.pool
                 .retire_job(JobKey(job.value()))
                 .expect("invariant: a job of the core is a job of the pool");
@@ -320,35 +337,4 @@ impl<B: Backing> Node<B> {
             self.plan_sweep(now);
         }
     }
-}
-
-/// A refusal of the pool as the caller sees it.
-pub(crate) fn pool_error(error: &buffer_pool::PoolError) -> ShuffleError {
-    match error {
-        buffer_pool::PoolError::Insufficient {
-            need,
-            available,
-            total,
-            holders,
-        } => ShuffleError::new(
-            ErrorKind::InsufficientBuffers {
-                need: *need,
-                available: *available,
-                total: *total,
-                holders: name_holders(holders),
-            },
-            "ask for fewer buffers, let others finish, or give the server a larger pool",
-        ),
-        other => ShuffleError::new(ErrorKind::Io, other.to_string()),
-    }
-}
-
-/// The largest of them by name; there may be as many as there are partitions and gates.
-fn name_holders(holders: &[buffer_pool::Holder]) -> String {
-    const NAMED: usize = 8;
-    let mut named: Vec<String> = holders.iter().take(NAMED).map(ToString::to_string).collect();
-    if let Some(more) = holders.len().checked_sub(NAMED).filter(|more| *more > 0) {
-        named.push(format!("and {more} more"));
-    }
-    named.join(", ")
 }

@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use buffer_pool::ArenaKind;
-use shuffle_protocol::{GroupId, JobId, control};
+use shuffle_protocol::error::ErrorKind;
+use shuffle_protocol::{GroupId, JobId, ShuffleError, control};
 
 use super::SessionId;
 
@@ -148,4 +149,35 @@ impl PendingRequests {
             ArenaKind::Read => &mut self.readers,
         }
     }
+}
+
+/// A refusal of the pool as the caller sees it.
+pub(crate) fn pool_error(error: &buffer_pool::PoolError) -> ShuffleError {
+    match error {
+        buffer_pool::PoolError::Insufficient {
+            need,
+            available,
+            total,
+            holders,
+        } => ShuffleError::new(
+            ErrorKind::InsufficientBuffers {
+                need: *need,
+                available: *available,
+                total: *total,
+                holders: name_holders(holders),
+            },
+            "ask for fewer buffers, let others finish, or give the server a larger pool",
+        ),
+        other => ShuffleError::new(ErrorKind::Io, other.to_string()),
+    }
+}
+
+/// The largest of them by name; there may be as many as there are partitions and gates.
+fn name_holders(holders: &[buffer_pool::Holder]) -> String {
+    const NAMED: usize = 8;
+    let mut named: Vec<String> = holders.iter().take(NAMED).map(ToString::to_string).collect();
+    if let Some(more) = holders.len().checked_sub(NAMED).filter(|more| *more > 0) {
+        named.push(format!("and {more} more"));
+    }
+    named.join(", ")
 }

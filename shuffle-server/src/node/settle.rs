@@ -14,21 +14,31 @@ impl<B: Backing> Node<B> {
     /// Lets everything happen that the last step made possible.
     pub(crate) fn settle(&mut self, now: Instant) {
         loop {
+            for no in std::mem::take(&mut self.left) {
+                self.wait_anew(now, no);
+                self.handle_audience_left(now, no);
+            }
             while let Some(pool) = self.pool.poll_ready() {
                 match self.pool_owners.get(&pool) {
                     Some(PoolOwner::Writer(no)) => self.grant(*no),
                     Some(PoolOwner::Gate(no)) => self.lend(*no),
+                    Some(PoolOwner::Reader(no)) => self.read_ahead(now, *no),
                     None => {}
                 }
             }
             let need = |arena| self.pending.need(arena);
             let (write, read) = (need(ArenaKind::Write), need(ArenaKind::Read));
             self.pool.set_wanted(write, read);
-            if !std::mem::take(&mut self.pool_changed) || self.pending.is_empty() {
+            let is_waited_for = !self.pending.is_empty() || !self.without_pool.is_empty();
+            if std::mem::take(&mut self.pool_changed) && is_waited_for {
+                self.retry_reading(now);
+                self.retry_pending(now);
+            } else if self.left.is_empty() {
                 break;
             }
-            self.retry_pending(now);
         }
+        self.spool(now);
+        self.settle_notices(now);
         self.check_some_invariants();
     }
 

@@ -12,8 +12,8 @@ use std::time::Instant;
 use shuffle_protocol::{GroupId, JobId, PartitionKey};
 
 use super::{LinkId, SessionId};
-use crate::partition::PartitionNo;
-use crate::peer::PathId;
+use crate::partition::{OutletNo, PartitionNo};
+use crate::peer::{InletNo, PathId};
 
 /// What a timer is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,6 +34,12 @@ pub(crate) enum Timer {
     Verdict(JobId, GroupId),
     /// A finished partition has had time to be read.
     Unread(PartitionNo),
+    /// A reader of a file has waited long enough for buffers to load into.
+    Reading(OutletNo),
+    /// What a driver is to be told has waited long enough for more.
+    Notices(SessionId),
+    /// A buffer that did not match has had time to be traced and to come once more.
+    Tracing(InletNo),
     /// Old tombstones may go.
     Sweep,
 }

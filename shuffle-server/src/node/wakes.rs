@@ -6,7 +6,7 @@ use std::time::Instant;
 use buffer_pool::Backing;
 use shuffle_protocol::control::control::Message;
 
-use super::{Dial, Node, Output, SessionId, Wake};
+use super::{ChannelNo, Dial, Node, Output, SessionId, Wake};
 use crate::partition::{OutletNo, SinkRef, Turn};
 use crate::peer::PathId;
 
@@ -17,6 +17,8 @@ pub(crate) struct Sink {
     pub(crate) out: VecDeque<Output>,
     /// Outlets that may have something, taken in turn.
     pub(crate) ready: Turn,
+    /// Buffers that did not match at an executor, which holds them, and are given to it once more.
+    pub(crate) again: Vec<(ChannelNo, Output)>,
     /// The driver has been told and has not looked yet.
     pub(crate) woken: bool,
 }

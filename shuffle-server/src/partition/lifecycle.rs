@@ -1,26 +1,41 @@
 //! The life of one result partition.
 //!
 //! ```text
-//!   created ─▶ producing ─▶ finished ─▶ released      every range read to its end, or nobody left who would
-//!                  └──────────┴───────▶ failed        with the first cause; its buffers go home at once
+//!   created ─▶ producing ─▶ [sealing] ─▶ finished ─▶ released      ephemeral: every range read to its end, or nobody
+//!                  │            │           │                       left who would; persistent: released or expired
+//!                  └────────────┴───────────┴─────▶ failed          with the first cause; its buffers go home at once
 //! ```
+//!
+//! A persistent partition is sealed, that is, on disk with its index, before its producer hears that it is finished.
 
 use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::time::Duration;
 
 use buffer_pool::PoolId;
-use shuffle_protocol::{GroupRef, JobId, PartitionId, ShuffleError, SubpartitionRange, WriterId, error::ErrorKind};
+use shuffle_protocol::partition::{Lifetime, PartitionKind, Pressure, Readiness};
+use shuffle_protocol::{GroupRef, JobId, NodeAddress, PartitionId, SubpartitionRange, WriterId};
 
-use super::{OutletNo, Queue};
+use super::readers::ReaderRange;
+use super::spool::Written;
+use super::{Audience, Buffered, Kept, Place, Queue, Spool};
+use crate::executor::GateNo;
 use crate::node::SessionId;
+use crate::spill::{Index, StoreNo};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PartitionState {
     Producing,
+    /// Persistent: everything was handed over and is on its way to disk.
+    Sealing,
+    /// Its data is on disk, its index on its way there.
+    Indexing,
     Finished,
 }
 
-/// One attempt's output on this node: ephemeral, pipelined, bounded.
+/// With more subpartitions, a queue that becomes empty gives its memory back.
+const KEEPING_ROOM: usize = 64;
+
+/// One attempt's output on this node.
 #[derive(Debug)]
 pub(crate) struct Partition {
     pub(crate) job: JobId,
@@ -29,22 +44,35 @@ pub(crate) struct Partition {
     pub(crate) writer: WriterId,
     pub(crate) group: Option<GroupRef>,
     pub(crate) state: PartitionState,
+    pub(crate) kind: PartitionKind,
     pub(crate) max_queued: u32,
     /// The writer's local buffer pool; given back when it finishes.
     pub(crate) pool: Option<PoolId>,
     /// Buffers the writer has asked for, and was granted, since its creation.
     pub(crate) demand: u64,
     pub(crate) granted: u64,
-    queues: Vec<Option<Box<Queue>>>,
-    ranges: BTreeMap<u32, ReaderRange>,
+    /// Its data file, where its kind may have one.
+    pub(crate) spool: Option<Spool>,
+    /// Persistent: its readers.
+    pub(crate) kept: Option<Kept>,
+    /// One queue that every consumer reads whole.
+    pub(crate) is_broadcast: bool,
+    /// Broadcast and ephemeral: its readers.
+    pub(crate) audience: Option<Box<Audience>>,
+    /// It holds what another node sends, through the one channel of this gate.
+    pub(crate) relay: Option<GateNo>,
+    /// How long it is kept while nobody reads it.
+    pub(crate) time_to_live: Duration,
+    /// Whose request is to be answered when it is sealed.
+    pub(crate) finishing: Option<(SessionId, u64)>,
+    /// It has failed, and ends with the verdict on its group.
+    pub(crate) is_failing: bool,
+    /// A buffer was handed over.
+    begun: bool,
+    pub(super) queues: Vec<Option<Box<Queue>>>,
+    pub(super) ranges: BTreeMap<u32, ReaderRange>,
     /// Subpartitions whose range has been read to its end or given up.
-    done: u32,
-}
-
-#[derive(Debug)]
-struct ReaderRange {
-    count: u32,
-    reader: Option<OutletNo>,
+    pub(super) done: u32,
 }
 
 /// What the creator of a partition says of it.
@@ -56,9 +84,15 @@ pub(crate) struct PartitionOrigin {
     pub(crate) writer: WriterId,
     pub(crate) group: Option<GroupRef>,
     pub(crate) subpartitions: u32,
+    pub(crate) kind: PartitionKind,
     pub(crate) max_queued: u32,
+    pub(crate) time_to_live: Duration,
+    /// The data file that it may have.
+    pub(crate) store: Option<StoreNo>,
     /// `None` where there is no subpartition that could take a buffer.
     pub(crate) pool: Option<PoolId>,
+    /// Its consumers by node, where it is broadcast.
+    pub(crate) broadcast: Option<Vec<(NodeAddress, u32)>>,
 }
 
 impl Partition {
@@ -72,10 +106,23 @@ impl Partition {
             writer: origin.writer,
             group: origin.group,
             state: PartitionState::Producing,
+            kind: origin.kind,
             max_queued: origin.max_queued,
             pool: origin.pool,
             demand: 0,
             granted: 0,
+            spool: origin.store.map(Spool::new),
+            kept: (origin.kind.lifetime == Lifetime::Persistent).then(Kept::default),
+            is_broadcast: origin.broadcast.is_some(),
+            audience: origin
+                .broadcast
+                .filter(|_| origin.kind.lifetime == Lifetime::Ephemeral)
+                .map(|declared| Box::new(Audience::new(declared))),
+            relay: None,
+            time_to_live: origin.time_to_live,
+            finishing: None,
+            is_failing: false,
+            begun: false,
             queues,
             ranges: BTreeMap::new(),
             done: 0,
@@ -106,6 +153,103 @@ impl Partition {
             .filter_map(|(index, queue)| Some((index, queue.as_deref()?)))
     }
 
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// Bytes of each subpartition, as they travel.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        let bytes = |queue: &Option<Box<Queue>>| queue.as_ref().map_or(0, |queue| queue.totals().bytes);
+        self.queues.iter().map(bytes).collect()
+    }
+
+    /// Whether it is on disk, complete, for a later start of the server.
+    pub(crate) fn outlives_server(&self) -> bool {
+        self.kept.is_some() && self.state == PartitionState::Finished
+    }
+
+    /// Whether readers get data now: a blocking partition is read once it is finished.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.kind.readiness == Readiness::Pipelined || self.state == PartitionState::Finished
+    }
+
+    /// How many buffers a subpartition may take, ever. What may spill is never blocked.
+    pub(crate) fn limit_of(&self, subpartition: u32) -> u64 {
+        let Some(queue) = self.queue(subpartition) else {
+            return u64::from(self.max_queued);
+        };
+        match self.kind.pressure {
+            Pressure::Bounded => queue.limit(self.max_queued),
+            Pressure::Spilling => queue.handed_over() + u64::from(self.max_queued),
+        }
+    }
+
+    /// Takes a buffer from the writer; the caller has checked the limit.
+    pub(crate) fn push(&mut self, subpartition: u32, buffer: Buffered) {
+        self.begun = true;
+        if let Some(spool) = &mut self.spool {
+            spool.handle_pushed(subpartition, buffer.length);
+        }
+        let keeps_room = self.keeps_room();
+        if let Some(queue) = self.queue_mut(subpartition) {
+            queue.push(buffer, keeps_room);
+        }
+    }
+
+    fn keeps_room(&self) -> bool {
+        self.queues.len() <= KEEPING_ROOM
+    }
+
+    /// The next buffer of a subpartition, for its reader or for nobody; it counts against the limit until it is gone.
+    pub(crate) fn pop(&mut self, subpartition: u32) -> Option<Buffered> {
+        let keeps_room = self.keeps_room();
+        let buffer = self.queue_mut(subpartition)?.pop(keeps_room)?;
+        if let (Place::Memory(_), Some(spool)) = (buffer.place, &mut self.spool) {
+            spool.handle_left_memory(buffer.length);
+        }
+        Some(buffer)
+    }
+
+    /// A buffer of a batch is on disk. Gives the slot that it leaves, unless its reader has it.
+    pub(crate) fn handle_written(&mut self, one: &Written) -> Option<u32> {
+        let slot = self.queue_mut(one.subpartition)?.handle_written(one.ordinal, one.at)?;
+        if let Some(spool) = &mut self.spool {
+            spool.handle_left_memory(one.length);
+        }
+        Some(slot)
+    }
+
+    /// A finished partition of an earlier start of the server.
+    pub(crate) fn recovered(index: Index, store: StoreNo, time_to_live: Duration) -> Self {
+        let mut partition = Self::new(PartitionOrigin {
+            job: index.job,
+            id: index.partition,
+            session: SessionId::default(),
+            writer: WriterId::new(0),
+            group: None,
+            subpartitions: index.subpartitions,
+            kind: index.kind,
+            max_queued: 0,
+            time_to_live,
+            store: Some(store),
+            pool: None,
+            broadcast: index.is_broadcast.then(Vec::new),
+        });
+        partition.state = PartitionState::Finished;
+        if let Some(spool) = &mut partition.spool {
+            spool.end = index.data_bytes;
+            spool.held = index.data_bytes;
+        }
+        for group in index.groups {
+            if let Some(place) = partition.queues.get_mut(group.subpartition as usize) {
+                *place = Some(Box::new(Queue::recovered(
+                    group.entries.iter().map(Buffered::recovered),
+                )));
+            }
+        }
+        partition
+    }
+
     /// Subpartitions of a range in which something waits.
     pub(crate) fn waiting_in(&self, range: SubpartitionRange) -> Vec<u32> {
         let end = range.first.saturating_add(range.count).min(self.subpartitions());
@@ -114,122 +258,23 @@ impl Partition {
             .collect()
     }
 
-    /// Gives a range to a reader. Each subpartition of an ephemeral partition is read once.
-    ///
-    /// # Errors
-    /// `InvalidRequest` for a range that is not there or is being read; `Released` for one that was read.
-    pub(crate) fn attach(&mut self, range: SubpartitionRange, reader: OutletNo) -> Result<(), ShuffleError> {
-        let end = u64::from(range.first) + u64::from(range.count);
-        if range.count == 0 || end > u64::from(self.subpartitions()) {
-            return Err(self.refuse(
-                ErrorKind::InvalidRequest,
-                format!(
-                    "subpartitions {}..{end} were asked for, the partition has {}",
-                    range.first,
-                    self.subpartitions()
-                ),
-            ));
-        }
-        let below = self.ranges.range(..=range.first).next_back();
-        let above = self.ranges.range(range.first..).next();
-        for (first, taken) in below.into_iter().chain(above) {
-            let taken_end = u64::from(*first) + u64::from(taken.count);
-            if u64::from(*first) < end && taken_end > u64::from(range.first) {
-                return Err(if taken.reader.is_some() {
-                    self.refuse(
-                        ErrorKind::InvalidRequest,
-                        format!("subpartitions {first}..{taken_end} have a reader already; an ephemeral partition is read once"),
-                    )
-                } else {
-                    self.refuse(
-                        ErrorKind::Released,
-                        format!(
-                            "subpartitions {first}..{taken_end} have been read, and an ephemeral partition is read once"
-                        ),
-                    )
-                });
-            }
-        }
-        match self.ranges.entry(range.first) {
-            Entry::Vacant(place) => place.insert(ReaderRange {
-                count: range.count,
-                reader: Some(reader),
-            }),
-            Entry::Occupied(_) => unreachable!("an overlap was ruled out above"),
-        };
-        for index in range.first..range.first + range.count {
-            if let Some(queue) = self.queues[index as usize].as_deref_mut() {
-                queue.reader = Some(reader);
-            }
-        }
-        Ok(())
-    }
-
-    /// The range starting there has been read to its end, or its reader is gone: what still comes is thrown away.
-    pub(crate) fn detach(&mut self, first: u32) {
-        let range = self
-            .ranges
-            .get_mut(&first)
-            .expect("invariant: a reader leaves the range it was given");
-        assert!(range.reader.take().is_some(), "a reader left a range twice");
-        self.done += range.count;
-        for index in first..first + range.count {
-            if let Some(queue) = self.queues[index as usize].as_deref_mut() {
-                queue.reader = None;
-                queue.listed = false;
-            }
-        }
-    }
-
-    /// Closes the partition to new readers. Gives the subpartitions that have none and so never will.
-    pub(crate) fn give_up_unread(&mut self) -> Vec<u32> {
-        let mut given_up = Vec::new();
-        let mut gaps = Vec::new();
-        let mut from = 0;
-        for (&first, range) in &self.ranges {
-            if first > from {
-                gaps.push((from, first - from));
-            }
-            from = first + range.count;
-        }
-        if from < self.subpartitions() {
-            gaps.push((from, self.subpartitions() - from));
-        }
-        for (first, count) in gaps {
-            self.ranges.insert(first, ReaderRange { count, reader: None });
-            self.done += count;
-            given_up.extend((first..first + count).filter(|&index| self.queue(index).is_some()));
-        }
-        given_up
-    }
-
-    /// Nobody reads this subpartition and nobody ever will.
-    pub(crate) fn is_discarding(&self, subpartition: u32) -> bool {
-        self.range_of(subpartition).is_some_and(|range| range.reader.is_none())
-    }
-
-    /// Every subpartition has been read or given up.
-    pub(crate) fn is_consumed(&self) -> bool {
-        self.done == self.subpartitions()
-    }
-
-    /// The readers there are.
-    pub(crate) fn readers(&self) -> Vec<OutletNo> {
-        self.ranges.values().filter_map(|range| range.reader).collect()
-    }
-
-    fn range_of(&self, subpartition: u32) -> Option<&ReaderRange> {
-        let (first, range) = self.ranges.range(..=subpartition).next_back()?;
-        (subpartition - first < range.count).then_some(range)
-    }
-
-    fn refuse(&self, kind: ErrorKind, message: String) -> ShuffleError {
-        ShuffleError::new(kind, message).job(self.job).partition(self.id)
-    }
-
     pub(crate) fn check_invariants(&self) {
+        let limit = (self.kind.pressure == Pressure::Bounded).then_some(self.max_queued);
         for (_, queue) in self.queues() {
-            queue.check_invariants(self.max_queued);
+            queue.check_invariants(limit);
+        }
+        if let Some(audience) = &self.audience {
+            audience.check_invariants();
+        }
+        if let Some(spool) = &self.spool {
+            let in_memory = self
+                .queues()
+                .flat_map(|(_, queue)| queue.waiting())
+                .filter(|buffer| matches!(buffer.place, Place::Memory(_)));
+            let (count, bytes) = in_memory.fold((0, 0), |(count, bytes), buffer| {
+                (count + 1, bytes + u64::from(buffer.length))
+            });
+            assert_eq!((spool.in_memory, spool.in_memory_bytes), (count, bytes));
         }
         let done: u32 = self
             .ranges

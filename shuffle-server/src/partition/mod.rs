@@ -9,18 +9,36 @@
 //!                                        └──────▶ failed (first cause)
 //! ```
 
+mod acked;
+mod broadcast;
 mod group;
+mod kept;
 mod lifecycle;
+mod loading;
 mod outlet;
 mod queue;
+mod readers;
+mod reading;
 mod registry;
+mod relay;
 mod serving;
+mod spool;
+mod spooling;
+mod trace;
+mod waiting;
 
+pub(crate) use broadcast::Audience;
 pub(crate) use group::{Groups, MemberRef, judges};
+pub(crate) use kept::Kept;
 pub(crate) use lifecycle::{Partition, PartitionOrigin, PartitionState};
 pub(crate) use outlet::{Item, Outlet, OutletPlace, OutletState, Pull, SinkRef, Turn, locate};
-pub(crate) use queue::{Buffered, Queue};
+pub(crate) use queue::{Buffered, Place, Queue};
+pub(crate) use reading::Reading;
 pub(crate) use registry::{Lookup, Registry, Tombstone};
+pub(crate) use relay::Listener;
+pub(crate) use spool::{RUN_BYTES, Spool};
+pub(crate) use spooling::Spoolers;
+pub(crate) use trace::{Tracing, mismatch};
 
 slotmap::new_key_type! {
     /// One registered partition.

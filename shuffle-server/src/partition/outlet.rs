@@ -13,7 +13,8 @@ use shuffle_protocol::{
     GroupRef, JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionIndex, SubpartitionRange,
 };
 
-use super::{Buffered, OutletNo, Partition, PartitionNo, PartitionState};
+use super::reading::{Cursor, LOADED_WITHOUT_CREDIT, Load, READ_AHEAD, Stage};
+use super::{Buffered, OutletNo, Partition, PartitionNo, PartitionState, Place, Queue, Reading, Tracing};
 use crate::node::SessionId;
 use crate::peer::PathId;
 
@@ -82,6 +83,12 @@ pub(crate) struct Outlet {
     /// Local readers: buffers that may be viewed at one time, and views given back so far.
     pub(crate) window: u64,
     pub(crate) released: u64,
+    /// It asked for a broadcast partition, and was told of so many consumers on its node (0: of none).
+    pub(crate) told_of: Option<u32>,
+    /// What it has on its way from disk, where its partition may have something there.
+    pub(crate) reading: Option<Box<Reading>>,
+    /// A buffer that did not match at its reader.
+    pub(crate) tracing: Tracing,
     ready: VecDeque<u32>,
     next_end: u32,
 }
@@ -101,18 +108,19 @@ impl Outlet {
             confirmed: 0,
             window: credit,
             released: 0,
+            told_of: place.told_of,
+            reading: None,
+            tracing: Tracing::default(),
             ready: VecDeque::new(),
             next_end: 0,
         })
     }
 
-    /// A subpartition of the range has data to send.
-    pub(crate) fn handle_ready(&mut self, subpartition: u32) {
-        self.ready.push_back(subpartition);
-    }
-
     /// The next thing to send, if credit and data allow.
     pub(crate) fn pull(&mut self, partition: &mut Partition) -> Pull {
+        if let Some(again) = self.pull_again() {
+            return again;
+        }
         if let Some((sequence, item)) = self.sender.poll_resend() {
             return match *item {
                 Item::Buffer { subpartition, buffer } => Pull::Buffer {
@@ -130,27 +138,17 @@ impl Outlet {
                 },
             };
         }
-        if self.ready.is_empty() {
+        let loading = self.reading.as_ref().is_some_and(|reading| !reading.is_empty());
+        if self.ready.is_empty() && !loading {
             return self.pull_end(partition);
         }
         if !self.sender.can_send_buffer() {
             let waiting = self.backlog(partition);
             return self.sender.poll_backlog(waiting).map_or(Pull::Nothing, Pull::Backlog);
         }
-        let Some(subpartition) = self.ready.pop_front() else {
+        let Some((subpartition, buffer)) = self.next_loaded(partition).or_else(|| self.next_waiting(partition)) else {
             return Pull::Nothing;
         };
-        let queue = partition
-            .queue_mut(subpartition)
-            .expect("invariant: listed subpartitions exist");
-        let buffer = queue
-            .pop()
-            .expect("invariant: a listed subpartition has a buffer waiting");
-        if queue.is_waiting_empty() {
-            queue.listed = false;
-        } else {
-            self.ready.push_back(subpartition);
-        }
         let backlog = self.backlog(partition);
         let sequence = self.sender.send_buffer(Item::Buffer { subpartition, buffer });
         Pull::Buffer {
@@ -160,6 +158,136 @@ impl Outlet {
             backlog,
             again: false,
         }
+    }
+
+    /// The next that has come from disk.
+    fn next_loaded(&mut self, partition: &mut Partition) -> Option<(u32, Buffered)> {
+        let load = self.reading.as_mut()?.pop_loaded()?;
+        if load.last {
+            self.list_next(partition, load.subpartition);
+        }
+        Some((load.subpartition, load.buffer))
+    }
+
+    /// The next that is in memory. Subpartitions that go on on disk leave the turn.
+    fn next_waiting(&mut self, partition: &mut Partition) -> Option<(u32, Buffered)> {
+        loop {
+            let subpartition = self.ready.pop_front()?;
+            let cursor = self.cursor(partition, subpartition).map(|cursor| cursor.next);
+            let queue = partition
+                .queue_mut(subpartition)
+                .expect("invariant: listed subpartitions exist");
+            let next = queue.get(cursor.unwrap_or_else(|| queue.base())).copied();
+            let buffer = next.expect("invariant: a listed subpartition has a buffer waiting");
+            match buffer.place {
+                Place::Disk(_) => self.list_next(partition, subpartition),
+                Place::Memory(_) | Place::Loaded { .. } | Place::Received(_) => {
+                    match self.cursor_mut(subpartition) {
+                        Some(cursor) => cursor.next += 1,
+                        None => drop(partition.pop(subpartition)),
+                    }
+                    self.list_next(partition, subpartition);
+                    return Some((subpartition, buffer));
+                }
+            }
+        }
+    }
+
+    /// Puts a subpartition, of which nothing is being loaded, where its next buffer says.
+    fn list_next(&mut self, partition: &mut Partition, subpartition: u32) {
+        let next = self.next_place(partition, subpartition);
+        match next {
+            Some(Place::Disk(at)) => {
+                let reading = self.reading.get_or_insert_default();
+                reading.on_disk.insert((at, subpartition));
+            }
+            Some(_) => self.ready.push_back(subpartition),
+            None => self.set_listed(partition, subpartition, false),
+        }
+    }
+
+    /// Where this reader's next buffer of a subpartition lies.
+    fn next_place(&self, partition: &Partition, subpartition: u32) -> Option<Place> {
+        let queue = partition.queue(subpartition)?;
+        match self.cursor(partition, subpartition) {
+            None => queue.get(queue.base()).map(|buffer| buffer.place),
+            Some(cursor) => {
+                let next = queue
+                    .get(cursor.next)
+                    .filter(|_| cursor.next < readable_end(partition, queue));
+                next.map(|buffer| buffer.place)
+            }
+        }
+    }
+
+    fn cursor(&self, partition: &Partition, subpartition: u32) -> Option<&Cursor> {
+        if partition.kept.is_none() && partition.audience.is_none() {
+            return None;
+        }
+        let index = (subpartition - self.range.first) as usize;
+        self.reading.as_ref()?.cursors.get(index)
+    }
+
+    pub(crate) fn cursor_mut(&mut self, subpartition: u32) -> Option<&mut Cursor> {
+        let index = (subpartition - self.range.first) as usize;
+        self.reading.as_mut()?.cursors.get_mut(index)
+    }
+
+    fn set_listed(&mut self, partition: &mut Partition, subpartition: u32, listed: bool) {
+        if let Some(cursor) = self.cursor_mut(subpartition) {
+            cursor.listed = listed;
+        } else if let Some(queue) = partition.queue_mut(subpartition) {
+            queue.listed = listed;
+        }
+    }
+
+    /// A subpartition of the range may have something to send that it had not. False: it has not, or was known to have.
+    pub(crate) fn handle_more(&mut self, partition: &mut Partition, subpartition: u32) -> bool {
+        let listed = match self.cursor(partition, subpartition) {
+            Some(cursor) => cursor.listed,
+            None => partition.queue(subpartition).is_some_and(|queue| queue.listed),
+        };
+        if listed || self.next_place(partition, subpartition).is_none() {
+            return false;
+        }
+        self.set_listed(partition, subpartition, true);
+        self.list_next(partition, subpartition);
+        true
+    }
+
+    /// Takes the next buffer that lies on disk, to be loaded into `slot`: where it lies, and its length, in bytes. `None`: there
+    /// is none.
+    pub(crate) fn plan_load(&mut self, partition: &mut Partition, slot: u32) -> Option<(u64, u32)> {
+        let (at, subpartition) = self.reading.as_mut()?.on_disk.pop_first()?;
+        let cursor = self.cursor_mut(subpartition).map(|cursor| {
+            cursor.next += 1;
+            cursor.next - 1
+        });
+        let queue = partition
+            .queue_mut(subpartition)
+            .expect("invariant: listed subpartitions exist");
+        let taken = match cursor {
+            Some(ordinal) => queue.get(ordinal).copied(),
+            None => queue.pop(false),
+        };
+        let buffer = Buffered {
+            place: Place::Loaded { slot, at },
+            offset: 0,
+            ..taken.expect("invariant: a listed subpartition has a buffer waiting")
+        };
+        let next = self.next_place(partition, subpartition);
+        let reading = self.reading.as_mut()?;
+        if let Some(Place::Disk(at)) = next {
+            reading.on_disk.insert((at, subpartition));
+        }
+        let load = Load {
+            subpartition,
+            buffer,
+            stage: Stage::Planned,
+            last: !matches!(next, Some(Place::Disk(_))),
+        };
+        reading.loads.push_back(load);
+        Some((at, buffer.length))
     }
 
     fn pull_end(&mut self, partition: &Partition) -> Pull {
@@ -186,11 +314,33 @@ impl Outlet {
     /// Buffers that wait for this reader. One number for the channel, so at most a few subpartitions are asked.
     fn backlog(&self, partition: &Partition) -> u32 {
         const LOOKED_AT: usize = 8;
-        self.ready
-            .iter()
-            .take(LOOKED_AT)
-            .filter_map(|&subpartition| partition.queue(subpartition))
-            .fold(0u32, |sum, queue| sum.saturating_add(queue.waiting_len()))
+        let reading = self.reading.as_deref();
+        let on_disk = reading
+            .into_iter()
+            .flat_map(|reading| reading.on_disk.iter().map(|(_, index)| *index));
+        let loaded = reading.map_or(0, |reading| reading.loads.len() as u64);
+        let waiting = self.ready.iter().copied().chain(on_disk).take(LOOKED_AT);
+        let waiting = waiting.fold(loaded, |sum, index| sum + self.waiting_of(partition, index));
+        u32::try_from(waiting).unwrap_or(u32::MAX)
+    }
+
+    /// Buffers of a subpartition that this reader could have.
+    fn waiting_of(&self, partition: &Partition, subpartition: u32) -> u64 {
+        let Some(queue) = partition.queue(subpartition) else {
+            return 0;
+        };
+        let next = self.cursor(partition, subpartition);
+        next.map_or(queue.waiting_len().into(), |cursor| {
+            readable_end(partition, queue).saturating_sub(cursor.next)
+        })
+    }
+
+    /// Whether another buffer should be loaded: as many as can be sent, and never none.
+    pub(crate) fn wants_load(&self) -> bool {
+        let most = usize::try_from(self.sender.credit_left()).unwrap_or(READ_AHEAD);
+        let most = most.clamp(LOADED_WITHOUT_CREDIT, READ_AHEAD);
+        let reading = self.reading.as_ref();
+        reading.is_some_and(|reading| !reading.on_disk.is_empty() && reading.loads.len() < most)
     }
 
     /// A reader on this node holds views that it has not given back.
@@ -223,6 +373,15 @@ pub(crate) struct OutletPlace {
     pub(crate) sink: SinkRef,
     pub(crate) stream: StreamId,
     pub(crate) group: Option<GroupRef>,
+    pub(crate) told_of: Option<u32>,
+}
+
+/// Below which ordinal readers with cursors can read: of what is kept, only what is on disk.
+fn readable_end(partition: &Partition, queue: &Queue) -> u64 {
+    match partition.kept {
+        Some(_) => queue.written(),
+        None => queue.handed_over(),
+    }
 }
 
 fn totals_of(partition: &Partition, subpartition: u32) -> Totals {

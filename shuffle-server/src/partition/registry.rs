@@ -9,6 +9,7 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,8 @@ const MAX_REMEMBERED: usize = 4096;
 pub(crate) enum Tombstone {
     Released,
     Expired,
+    /// It was to survive a restart of the server, and did not.
+    Lost(Arc<ShuffleError>),
     /// Shared with all who failed for the same reason.
     Failed(Arc<ShuffleError>),
 }
@@ -58,6 +61,9 @@ pub(crate) enum Lookup {
     Wait,
     Refused(ShuffleError),
 }
+
+/// A place, what has ended there, and what is there.
+pub(crate) type Known<'a> = (PartitionKey, Option<(PartitionId, &'a Tombstone)>, Option<PartitionId>);
 
 /// The registry of one node.
 #[derive(Debug, Default)]
@@ -146,6 +152,28 @@ impl Registry {
         }
     }
 
+    /// This attempt, if it is there.
+    pub(crate) fn live(&self, job: JobId, id: PartitionId) -> Option<PartitionNo> {
+        let (attempt, no) = self.find(job, id.key())?.live?;
+        (attempt == id.attempt).then_some(no)
+    }
+
+    /// Everything of a job from that place on: what has ended there, and what is there.
+    pub(crate) fn known(&self, job: JobId, from: Option<PartitionKey>) -> impl Iterator<Item = Known<'_>> {
+        let places = self.jobs.get(&job).into_iter();
+        let start = from.map_or(Bound::Unbounded, Bound::Included);
+        let places = places.flat_map(move |of| of.places.range((start, Bound::Unbounded)));
+        places.map(|(key, place)| {
+            let id = |attempt| PartitionId {
+                result: key.result,
+                index: key.index,
+                attempt,
+            };
+            let ended = place.ended.as_ref().map(|(attempt, how)| (id(*attempt), how));
+            (*key, ended, place.live.map(|(attempt, _)| id(attempt)))
+        })
+    }
+
     /// Remembers a reader until the partition comes.
     pub(crate) fn wait(&mut self, job: JobId, key: PartitionKey, reader: OutletNo) {
         self.place(job, key).waiting.insert(reader);
@@ -185,7 +213,18 @@ impl Registry {
             "only what is registered can end"
         );
         place.live = None;
-        place.ended = Some((id.attempt, how));
+        if place.ended.as_ref().is_none_or(|(attempt, _)| *attempt <= id.attempt) {
+            place.ended = Some((id.attempt, how));
+        }
+        self.remember(job, id.key(), now);
+    }
+
+    /// A partition of an earlier start that cannot be served again.
+    pub(crate) fn remember_lost(&mut self, job: JobId, id: PartitionId, error: ShuffleError, now: Instant) {
+        let place = self.place(job, id.key());
+        if place.newest().is_none_or(|newest| newest < id.attempt) {
+            place.ended = Some((id.attempt, Tombstone::Lost(Arc::new(error))));
+        }
         self.remember(job, id.key(), now);
     }
 
@@ -264,12 +303,13 @@ impl Place {
 }
 
 impl Tombstone {
-    fn answer(&self, job: JobId, id: PartitionId) -> ShuffleError {
+    pub(super) fn answer(&self, job: JobId, id: PartitionId) -> ShuffleError {
         let error = match self {
             Self::Released => ShuffleError::new(
                 ErrorKind::Released,
                 "the partition was read to its end, or given up, and its buffers are gone",
             ),
+            Self::Lost(error) => error.as_ref().clone(),
             Self::Expired => ShuffleError::new(ErrorKind::Expired, "nobody came to read the partition in time"),
             Self::Failed(cause) => ShuffleError::new(ErrorKind::PartitionFailed, "the producer did not finish")
                 .because(cause.as_ref().clone()),

@@ -3,22 +3,30 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use buffer_pool::{Backing, BufferState};
+use buffer_pool::{ArenaKind, Backing, BufferState, SlotRef};
 use shuffle_protocol::control::{self, control::Message};
-use shuffle_protocol::frame::{Arena, EndEntry, NumberEntry, SlotEntry};
+use shuffle_protocol::frame::{EndEntry, NumberEntry};
 use shuffle_protocol::{
-    GroupRef, JobId, PartitionId, PartitionKey, Sequence, ShuffleError, StreamId, SubpartitionIndex, SubpartitionRange,
+    GroupRef, JobId, PartitionId, PartitionKey, ShuffleError, StreamId, SubpartitionIndex, SubpartitionRange,
     error::ErrorKind,
 };
 
-use super::{Item, Lookup, OutletNo, OutletState, PartitionNo, Pull, SinkRef};
-use crate::node::{ChannelNo, Holder, Node, Output, Timer};
+use super::{Item, Lookup, OutletNo, OutletState, PartitionNo, Pull, Reading, SinkRef};
+use crate::node::{ChannelNo, Holder, Node, Output, Timer, View};
 
 /// Buffers that one channel sends before the next has its turn.
 const TURN: u32 = 8;
 
 /// How closely deadlines of readers that wait for one partition are kept.
 const WAITING_GRAIN: Duration = Duration::from_millis(10);
+
+/// In which state a buffer is that is sent for the first time.
+fn sent_from(slot: SlotRef) -> BufferState {
+    match slot.arena {
+        ArenaKind::Write => BufferState::Queued,
+        ArenaKind::Read => BufferState::ReadAhead,
+    }
+}
 
 /// What is left of an outlet when it has been taken away.
 struct ClosedOutlet {
@@ -47,18 +55,32 @@ impl<B: Backing> Node<B> {
             }
             Lookup::Refused(error) => self.fail_outlet(now, no, error),
             Lookup::Live(partition_no) => {
+                let listener = self.listener(no);
                 let Some(partition) = self.partitions.get_mut(partition_no) else {
                     return;
                 };
-                if let Err(error) = partition.attach(range, no) {
+                if let Err(error) = partition.attach(range, no, listener.as_ref()) {
                     return self.fail_outlet(now, no, error);
                 }
                 let waiting = partition.waiting_in(range);
+                let kept = partition.kept.is_some();
+                let shared = kept || partition.audience.is_some();
                 if let Some(outlet) = self.outlets.get_mut(no) {
                     outlet.state = OutletState::Open(partition_no);
+                    if shared {
+                        outlet.reading = Some(Box::new(Reading::with_cursors(range)));
+                    }
                 }
                 for index in waiting {
                     self.list_subpartition(partition_no, index);
+                }
+                if kept && listener.is_some() {
+                    // It is there for whoever comes late.
+                    self.tell_nobody_is_awaited(no);
+                }
+                if kept {
+                    // What was not worth a write before somebody waits for now.
+                    self.spoolers.add(partition_no);
                 }
                 self.list_outlet(no);
             }
@@ -113,7 +135,7 @@ impl<B: Backing> Node<B> {
     }
 
     /// Lets one outlet send what its credit and its data allow, up to its turn.
-    pub(crate) fn pull_outlet(&mut self, no: OutletNo, out: &mut Vec<Output>) {
+    pub(crate) fn pull_outlet(&mut self, now: Instant, no: OutletNo, out: &mut Vec<Output>) {
         let Some(outlet) = self.outlets.get_mut(no) else { return };
         outlet.listed = false;
         let OutletState::Open(partition_no) = outlet.state else {
@@ -132,6 +154,8 @@ impl<B: Backing> Node<B> {
             return;
         };
         let (job, stream, sink) = (outlet.job, outlet.stream, outlet.sink);
+        let broadcast = partition.audience.is_some();
+        let mut resendable = Vec::new();
         let start = out.len();
         let mut exhausted = false;
         for _ in 0..TURN {
@@ -143,8 +167,11 @@ impl<B: Backing> Node<B> {
                     backlog,
                     again,
                 } => {
-                    let slot = Self::write_slot(job, buffer.slot);
+                    let slot = Self::slot_at(job, buffer.place).expect("invariant: what is sent is in memory");
                     let bytes = u64::from(buffer.length);
+                    if broadcast && !again && matches!(sink, SinkRef::Path(_)) {
+                        resendable.push(slot);
+                    }
                     match sink {
                         SinkRef::Session(_) => {
                             self.counters.buffers_local += 1;
@@ -156,23 +183,7 @@ impl<B: Backing> Node<B> {
                             self.counters.buffers_resent += u64::from(again);
                         }
                     }
-                    let entry = SlotEntry {
-                        stream,
-                        subpartition: SubpartitionIndex::new(subpartition),
-                        sequence,
-                        slot: buffer.slot,
-                        offset: buffer.offset,
-                        length: buffer.length,
-                        checksum: buffer.checksum,
-                        records: buffer.records,
-                        backlog,
-                        arena: Arena::Write,
-                        kind: buffer.kind,
-                        continues: buffer.continues,
-                        partial_start: buffer.partial_start,
-                        unchecked: buffer.unchecked,
-                        codec: buffer.codec,
-                    };
+                    let entry = buffer.to_entry(stream, subpartition, sequence, slot, backlog);
                     out.push(Output::Slot { entry, slot });
                 }
                 Pull::End {
@@ -205,70 +216,42 @@ impl<B: Backing> Node<B> {
         if let SinkRef::Session(id) = sink {
             for output in &out[start..] {
                 if let Output::Slot { slot, .. } = output {
-                    self.pool.transition(*slot, BufferState::Queued, BufferState::Viewed);
-                    self.set_holder(*slot, Holder::View(id, ChannelNo::Local(no)));
+                    let channel = ChannelNo::Local(no);
+                    let view = View {
+                        session: id,
+                        channel,
+                        stream,
+                    };
+                    self.view(*slot, view, broadcast);
                 }
+            }
+        }
+        for slot in resendable {
+            // Until it is acknowledged, whatever the queue does meanwhile.
+            if let Some(share) = self.share_of(slot) {
+                self.add_claim(share);
             }
         }
         if !exhausted {
             self.list_outlet(no);
         }
+        self.read_ahead(now, no);
     }
 
-    /// Everything below has been checked by the reader: its buffers need not be sent again.
-    pub(crate) fn ack_outlet(&mut self, now: Instant, no: OutletNo, below: Sequence) -> Result<(), ShuffleError> {
-        let Some(outlet) = self.outlets.get_mut(no) else {
-            return Ok(());
-        };
-        let mut items = std::mem::take(&mut self.acked);
-        items.extend(outlet.sender.handle_ack(below).map_err(ShuffleError::from)?);
-        self.handle_acked(now, no, items.drain(..));
-        self.acked = items;
-        Ok(())
-    }
-
-    /// These of an outlet were acknowledged; with the last end marker it is over.
-    pub(crate) fn handle_acked(&mut self, now: Instant, no: OutletNo, items: impl IntoIterator<Item = Item>) {
-        let Some(outlet) = self.outlets.get(no) else { return };
-        let complete = outlet.is_sent() && outlet.sender.acked() == outlet.sender.sent();
-        let (job, state, sink) = (outlet.job, outlet.state, outlet.sink);
-        if let OutletState::Open(partition) = state {
-            self.forget_items(partition, job, sink, items);
+    /// A buffer is on its way to an executor, which will read it in place; `stays`: and in its queue, for others.
+    fn view(&mut self, slot: SlotRef, view: View, stays: bool) {
+        if let Some(share) = self.share_of(slot) {
+            return self.view_share(share, view, stays);
         }
-        if complete {
-            self.drop_outlet(now, no);
-        }
-    }
-
-    /// These were sent and are not needed any more.
-    pub(crate) fn forget_items(
-        &mut self,
-        partition: PartitionNo,
-        job: JobId,
-        sink: SinkRef,
-        items: impl IntoIterator<Item = Item>,
-    ) {
-        for item in items {
-            let Item::Buffer { subpartition, buffer } = item else {
-                continue;
-            };
-            if let Some(queue) = self
-                .partitions
-                .get_mut(partition)
-                .and_then(|of| of.queue_mut(subpartition))
-            {
-                queue.handle_gone();
-            }
-            if matches!(sink, SinkRef::Path(_)) {
-                self.send_home(Self::write_slot(job, buffer.slot), BufferState::Queued);
-            }
-            self.raise_limit(partition, subpartition);
-        }
+        self.pool.transition(slot, sent_from(slot), BufferState::Viewed);
+        self.set_holder(slot, Holder::View(view.session, view.channel));
     }
 
     /// Takes an outlet away: what it sent is forgotten, what still comes in its range is thrown away.
     fn remove_outlet(&mut self, no: OutletNo) -> Option<ClosedOutlet> {
         let outlet = self.outlets.remove(no)?;
+        let mut outlet = outlet;
+        self.stop_reading(outlet.job, no, outlet.reading.take());
         let closed = ClosedOutlet {
             job: outlet.job,
             id: outlet.id,
@@ -285,17 +268,28 @@ impl<B: Backing> Node<B> {
             self.forget_waiting(closed.job, closed.id.key(), no);
             return Some(closed);
         };
-        self.forget_items(partition_no, closed.job, closed.sink, outlet.sender.close());
-        self.leave_partition(partition_no, closed.range);
+        self.forget_items(partition_no, closed.job, closed.sink, None, outlet.sender.close());
+        self.leave_partition(partition_no, no, closed.range);
         Some(closed)
     }
 
     /// A range has no reader any more: what waits and what still comes in it is thrown away.
-    fn leave_partition(&mut self, no: PartitionNo, range: SubpartitionRange) {
+    fn leave_partition(&mut self, no: PartitionNo, reader: OutletNo, range: SubpartitionRange) {
         if let Some(partition) = self.partitions.get_mut(no) {
-            partition.detach(range.first);
+            partition.detach(range.first, reader);
+            let kept = partition.kept.is_some();
+            if kept || partition.audience.is_some() {
+                self.left.push(no);
+            }
+            if partition.audience.is_some() {
+                return;
+            }
             for index in partition.waiting_in(range) {
-                self.discard_waiting(no, index);
+                if kept {
+                    self.pace(no, index);
+                } else {
+                    self.discard_waiting(no, index);
+                }
             }
         }
     }
@@ -309,8 +303,10 @@ impl<B: Backing> Node<B> {
             OutletState::Waiting { .. } => self.forget_waiting(job, id.key(), no),
             OutletState::Open(partition) => {
                 let sent: Vec<Item> = outlet.sender.unacked().copied().collect();
-                self.forget_items(partition, job, sink, sent);
-                self.leave_partition(partition, range);
+                let reading = outlet.reading.take();
+                self.stop_reading(job, no, reading);
+                self.forget_items(partition, job, sink, None, sent);
+                self.leave_partition(partition, no, range);
             }
         }
     }
@@ -345,6 +341,11 @@ impl<B: Backing> Node<B> {
 
     /// Ends a channel with an error that its reader is told; a member of a group with the verdict on that.
     pub(crate) fn fail_outlet(&mut self, now: Instant, no: OutletNo, error: ShuffleError) {
+        self.end_outlet(now, no, error, false);
+    }
+
+    /// The same; `surely`: its reader hears of it, however often the connection breaks until it has.
+    pub(super) fn end_outlet(&mut self, now: Instant, no: OutletNo, error: ShuffleError, surely: bool) {
         let Some(outlet) = self.outlets.get(no) else { return };
         let (job, error) = (outlet.job, outlet.locate(error));
         if matches!(outlet.sink, SinkRef::Session(_))
@@ -356,6 +357,10 @@ impl<B: Backing> Node<B> {
         }
         let Some(outlet) = self.remove_outlet(no) else { return };
         self.close_outlet_names(&outlet, no);
+        // It may have been the last that a finished partition waited for, where that lives on.
+        if let Some(partition) = outlet.partition.filter(|_| surely) {
+            self.release_if_consumed(now, partition);
+        }
         match outlet.sink {
             SinkRef::Session(id) => {
                 self.report_channel(now, id, outlet.stream, outlet.job, outlet.group.as_ref(), error)
@@ -366,7 +371,12 @@ impl<B: Backing> Node<B> {
                     error: Some((&error).into()),
                     by_producer: true,
                 };
-                self.tell_path(id, Message::CloseChannel(close));
+                // A partition that lives could not say later why, if this were lost with the connection.
+                if surely {
+                    self.tell_path_surely(id, Message::CloseChannel(close));
+                } else {
+                    self.tell_path(id, Message::CloseChannel(close));
+                }
             }
         }
     }

@@ -7,7 +7,7 @@
 
 use std::time::Instant;
 
-use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, SlotRef};
+use buffer_pool::{Backing, BufferState};
 use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::frame::{Arena, DataHead, EndEntry, NumberEntry, SlotEntry};
 use shuffle_protocol::stream::{Arrival, Receiver};
@@ -39,6 +39,8 @@ impl<B: Backing> Node<B> {
             receiver: Receiver::new(0),
             listed: false,
             receiving: false,
+            trace: None,
+            refetched: None,
             viewed: 0,
             index,
             stage: Stage::Unannounced { resume: false },
@@ -140,6 +142,7 @@ impl<B: Backing> Node<B> {
                 received: point.received.value(),
                 resume,
                 group,
+                broadcast: place.relay.map(|(_, consumers)| control::Broadcast { consumers }),
                 timeout_ms: u32::try_from(inlet.deadline.saturating_duration_since(now).as_millis())
                     .unwrap_or(u32::MAX)
                     .max(1),
@@ -151,6 +154,9 @@ impl<B: Backing> Node<B> {
             if let Some(below) = inlet.receiver.poll_ack() {
                 out.push(Output::Ack(number(below.value())));
             }
+        }
+        if let Some(message) = inlet.poll_trace() {
+            out.push(Output::Control(Box::new(message)));
         }
         if inlet.stage == Stage::Ended && inlet.receiver.is_settled() {
             self.tell_peer_closed(no);
@@ -173,6 +179,9 @@ impl<B: Backing> Node<B> {
                 head.payload_bytes
             )));
         }
+        if let Some(again) = self.land_again(no, head)? {
+            return Ok(Some(again));
+        }
         let Some(inlet) = self.inlets.get_mut(no) else {
             return Ok(None);
         };
@@ -188,24 +197,24 @@ impl<B: Backing> Node<B> {
                     .get_mut(gate_no)
                     .expect("invariant: an open inlet has its gate");
                 let slot = gate.reserved.pop().expect("invariant: a credit is a reserved slot");
-                let slot = SlotRef {
-                    job: JobKey(job.value()),
-                    arena: ArenaKind::Read,
-                    slot,
-                };
+                let slot = Self::read_slot(job, slot);
                 self.pool
                     .transition(slot, BufferState::Reserved, BufferState::Receiving);
                 if let Some(inlet) = self.inlets.get_mut(no) {
                     inlet.receiving = true;
                 }
-                Ok(Some(Receiving { slot, inlet: no }))
+                Ok(Some(Receiving {
+                    slot,
+                    inlet: no,
+                    again: false,
+                }))
             }
         }
     }
 
     /// A buffer is complete: its descriptor goes to the reader.
     pub(crate) fn deliver(&mut self, receiving: Receiving, head: &DataHead) -> Result<(), ShuffleError> {
-        let Receiving { slot, inlet: no } = receiving;
+        let Receiving { slot, inlet: no, .. } = receiving;
         if let Some(inlet) = self.inlets.get_mut(no) {
             inlet.receiving = false;
         }
@@ -223,6 +232,14 @@ impl<B: Backing> Node<B> {
         let (place, index) = (inlet.place, inlet.index);
         self.counters.buffers_received += 1;
         self.counters.bytes_received += u64::from(head.payload_bytes);
+        if let Some((relay, _)) = place.relay {
+            if let Some(gate) = self.gates.get_mut(place.gate) {
+                gate.credit.handle_buffer(index, entry.backlog);
+            }
+            self.deliver_to_relay(relay, no, slot, &entry);
+            self.lend(place.gate);
+            return Ok(());
+        }
         self.pool.transition(slot, BufferState::Receiving, BufferState::Viewed);
         self.set_holder(slot, Holder::View(place.session, ChannelNo::Remote(no)));
         if let Some(session) = self.sessions.get_mut(place.session) {
@@ -243,7 +260,7 @@ impl<B: Backing> Node<B> {
         Ok(())
     }
 
-    pub(crate) fn handle_peer_end(&mut self, path: PathId, entry: EndEntry) -> Result<(), ShuffleError> {
+    pub(crate) fn handle_peer_end(&mut self, now: Instant, path: PathId, entry: EndEntry) -> Result<(), ShuffleError> {
         let Some(no) = self.inlet_of(path, entry.stream) else {
             return Ok(());
         };
@@ -262,6 +279,12 @@ impl<B: Backing> Node<B> {
         if entry.last {
             inlet.stage = Stage::Ended;
             self.return_credits(no);
+        }
+        if let Some((relay, _)) = place.relay
+            && let Err(error) = self.finish_relay(now, relay, &entry)
+        {
+            self.fail_inlet(now, no, error, true);
+            return Ok(());
         }
         if let Some(session) = self.sessions.get_mut(place.session) {
             session.sink.out.push_back(Output::End(EndEntry {
@@ -331,6 +354,16 @@ impl<B: Backing> Node<B> {
                 )
             });
             self.fail_inlet(now, no, error, false);
+        }
+    }
+
+    /// Of a relay's partition: whoever has not come here does not count any more.
+    pub(crate) fn handle_audience_closed(&mut self, path: PathId, stream: StreamId) {
+        let relay = self
+            .inlet_of(path, stream)
+            .and_then(|no| self.inlets.get(no)?.place.relay);
+        if let Some((relay, _)) = relay {
+            self.close_audience(relay);
         }
     }
 

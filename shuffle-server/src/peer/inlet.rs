@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use shuffle_protocol::stream::Receiver;
-use shuffle_protocol::{JobId, PartitionId, ShuffleError, StreamId, SubpartitionRange};
+use shuffle_protocol::{JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionRange};
 
 use super::PathId;
+use super::trace::InletTrace;
 use crate::executor::GateNo;
 use crate::node::SessionId;
-use crate::partition::locate;
+use crate::partition::{PartitionNo, locate};
 
 /// Which channel, of what, for whom.
 #[derive(Debug, Clone, Copy)]
@@ -19,6 +20,8 @@ pub(crate) struct InletPlace {
     pub(crate) session: SessionId,
     pub(crate) stream: StreamId,
     pub(crate) gate: GateNo,
+    /// It fills this relay, for so many consumers (0: for whoever comes), and no session.
+    pub(crate) relay: Option<(PartitionNo, u32)>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,10 @@ pub(crate) struct Inlet {
     pub(crate) listed: bool,
     /// A buffer of its is on its way into its slot.
     pub(crate) receiving: bool,
+    /// The buffer that did not match at its reader and is traced.
+    pub(crate) trace: Option<Box<InletTrace>>,
+    /// The last that came once more for that.
+    pub(super) refetched: Option<Sequence>,
     /// Views that its reader has not dropped.
     pub(crate) viewed: u32,
     /// Its place in the gate's credit.
@@ -60,9 +67,15 @@ impl Inlet {
         self.stage != Stage::Closed && !self.receiver.is_finished()
     }
 
+    /// The peer has been asked for it, by whichever of its starts.
+    pub(crate) fn is_announced(&self) -> bool {
+        self.stage != (Stage::Unannounced { resume: false })
+    }
+
     pub(crate) fn handle_disconnected(&mut self) {
         self.listed = false;
         self.receiver.handle_disconnected();
+        self.ask_anew();
         match self.stage {
             Stage::Open | Stage::Ended => self.stage = Stage::Unannounced { resume: true },
             Stage::Unannounced { .. } | Stage::Closed => {}

@@ -8,7 +8,7 @@ use shuffle_protocol::ShuffleError;
 use super::InletNo;
 use super::inlet::Stage;
 use crate::executor::GateNo;
-use crate::node::{ChannelNo, Node};
+use crate::node::{ChannelNo, Node, Timer};
 
 impl<B: Backing> Node<B> {
     /// Ends a channel with an error that its reader is told; a member of a group with the verdict on that.
@@ -23,6 +23,13 @@ impl<B: Backing> Node<B> {
             Some(node) => error.node(&node),
             None => error,
         };
+        if let Some((relay, _)) = place.relay {
+            if tell_peer {
+                self.tell_peer_closed(no);
+            }
+            self.close_inlet(no);
+            return self.end_relay(now, relay, Some(error));
+        }
         let group = self.gates.get(place.gate).and_then(|gate| gate.group.clone());
         if let Some(group) = &group
             && self.waits_for_verdict(place.job, group, &error)
@@ -54,7 +61,7 @@ impl<B: Backing> Node<B> {
     /// acknowledgement may be lost with that, and nothing else would make this node dial again.
     pub(super) fn tell_peer_closed(&mut self, no: InletNo) {
         let Some(inlet) = self.inlets.get(no) else { return };
-        if inlet.stage != Stage::Closed && inlet.stage != (Stage::Unannounced { resume: false }) {
+        if inlet.stage != Stage::Closed && inlet.is_announced() {
             let (path, stream) = (inlet.path, inlet.remote);
             let is_lost = |path: &super::Path| path.link.is_none() && path.down_since.is_none();
             if self.paths.get(path).is_none_or(is_lost) {
@@ -79,6 +86,9 @@ impl<B: Backing> Node<B> {
         }
         let Some(inlet) = self.inlets.get_mut(no) else { return };
         inlet.stage = Stage::Closed;
+        inlet.trace = None;
+        self.timers.cancel(Timer::Tracing(no));
+        let Some(inlet) = self.inlets.get_mut(no) else { return };
         let (place, path, remote, viewed) = (inlet.place, inlet.path, inlet.remote, inlet.viewed);
         if let Some(path) = self.paths.get_mut(path) {
             path.inlets.remove(&remote);
@@ -88,7 +98,9 @@ impl<B: Backing> Node<B> {
         {
             session.channels.remove(&place.stream);
         }
-        self.leave_channel(place.job);
+        if place.relay.is_none() {
+            self.leave_channel(place.job);
+        }
         if viewed == 0 {
             self.inlets.remove(no);
         }

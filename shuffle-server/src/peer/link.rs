@@ -21,6 +21,8 @@ const BATCH: usize = 1024;
 pub(crate) struct Receiving {
     pub(crate) slot: SlotRef,
     pub(crate) inlet: InletNo,
+    /// It did not match at its reader, who holds the slot.
+    pub(crate) again: bool,
 }
 
 /// A live connection.
@@ -197,7 +199,7 @@ impl<B: Backing> Node<B> {
             }
             Frame::End(batch) => {
                 for entry in batch.iter() {
-                    self.handle_peer_end(path, entry)?;
+                    self.handle_peer_end(now, path, entry)?;
                 }
                 Ok(())
             }
@@ -233,9 +235,14 @@ impl<B: Backing> Node<B> {
                 }
                 Ok(())
             }
+            Message::TraceBuffer(trace) => self.handle_trace_request(path, &trace),
             Message::FenceNotice(notice) => {
                 let partition = shuffle_protocol::control::required(notice.partition, "partition")?;
                 self.fence(now, JobId::new(notice.job), PartitionId::from(partition));
+                Ok(())
+            }
+            Message::AudienceClosed(closed) => {
+                self.handle_audience_closed(path, StreamId::new(closed.stream));
                 Ok(())
             }
             Message::GroupReport(_) | Message::GroupVerdict(_) | Message::GroupJoin(_) | Message::GroupLeave(_) => {
@@ -289,8 +296,10 @@ impl<B: Backing> Node<B> {
             ));
         };
         link.handle_received(now);
-        if let Some(receiving) = link.receiving.take() {
-            self.deliver(receiving, head)?;
+        match link.receiving.take() {
+            Some(receiving) if receiving.again => self.deliver_again(now, receiving, head),
+            Some(receiving) => self.deliver(receiving, head)?,
+            None => {}
         }
         self.settle(now);
         Ok(())
@@ -325,7 +334,7 @@ impl<B: Backing> Node<B> {
                 break;
             };
             let before = out.len();
-            self.pull_outlet(no, out);
+            self.pull_outlet(now, no, out);
             for output in &out[before..] {
                 if let Output::Slot { entry, slot } = output {
                     bytes += u64::from(entry.length);

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use buffer_pool::{Backing, BufferState};
 use shuffle_protocol::{ShuffleError, error::ErrorKind};
 
-use super::{PathId, Receiving};
+use super::{Inlet, PathId, Receiving};
 use crate::node::{Holder, LinkId, Node, Timer};
 
 impl<B: Backing> Node<B> {
@@ -48,6 +48,9 @@ impl<B: Backing> Node<B> {
     }
 
     fn abandon_receiving(&mut self, receiving: Receiving) {
+        if receiving.again {
+            return self.abandon_again(receiving);
+        }
         if let Some(inlet) = self.inlets.get_mut(receiving.inlet) {
             inlet.receiving = false;
         }
@@ -77,8 +80,10 @@ impl<B: Backing> Node<B> {
         path.forget_messages();
         path.forget_closing();
         tracing::warn!(node = %path.node, "peer given up: {error}");
-        self.fail_channels_of(now, id, &error);
+        let node = path.node.clone();
+        self.fail_channels_of(now, id, &error, |_| true);
         self.fail_groups_of(now, id, &error, |_| true);
+        self.give_up_listeners_of(&node);
         self.timers
             .set_no_later(now + self.config.dead_peer_after, Timer::Path(id));
     }
@@ -91,14 +96,15 @@ impl<B: Backing> Node<B> {
             "the server was restarted, and what it held in memory is gone",
         )
         .node(&path.node);
-        self.fail_channels_of(now, id, &error);
-        // A group that has not been spoken of yet is of the start that is there now.
+        // Channels and groups that have not been spoken of yet are of the start that is there now.
+        self.fail_channels_of(now, id, &error, Inlet::is_announced);
         self.fail_groups_of(now, id, &error, |heard| heard.is_some());
     }
 
-    fn fail_channels_of(&mut self, now: Instant, id: PathId, error: &ShuffleError) {
+    fn fail_channels_of(&mut self, now: Instant, id: PathId, error: &ShuffleError, fails: impl Fn(&Inlet) -> bool) {
         let Some(path) = self.paths.get(id) else { return };
-        let inlets: Vec<_> = path.inlets.values().copied().collect();
+        let failing = path.inlets.values().copied();
+        let inlets: Vec<_> = failing.filter(|no| self.inlets.get(*no).is_none_or(&fails)).collect();
         let outlets: Vec<_> = path.outlets.values().copied().collect();
         for no in inlets {
             self.fail_inlet(now, no, error.clone(), false);

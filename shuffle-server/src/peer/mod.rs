@@ -16,6 +16,7 @@ mod link;
 mod lost;
 mod path;
 mod serve;
+mod trace;
 
 pub(crate) use inlet::{Inlet, InletPlace};
 pub(crate) use link::{Link, Receiving};

@@ -35,10 +35,15 @@ impl<B: Backing> Node<B> {
                 .outlets
                 .get(no)
                 .is_some_and(|outlet| outlet.job == job && outlet.id == id && outlet.range == range);
-            if !open.resume || !is_same {
+            if !is_same {
                 return Err(protocol(format!("channel {stream} is open already")));
             }
-            return self.resume_outlet(now, no, connection, open);
+            // A first request that was overtaken: it was said on a connection that its reader has replaced since.
+            return if open.resume {
+                self.resume_outlet(now, no, connection, open)
+            } else {
+                Ok(())
+            };
         }
         if open.resume && open.received > 0 {
             let error = self.why_gone(job, id, group.as_ref());
@@ -58,6 +63,7 @@ impl<B: Backing> Node<B> {
             sink: SinkRef::Path(path_id),
             stream,
             group: group.clone(),
+            told_of: open.broadcast.map(|broadcast| broadcast.consumers),
         };
         let mut outlet = Outlet::new(place, open.credit, now, deadline)?;
         outlet.confirmed = connection;
@@ -150,6 +156,18 @@ impl<B: Backing> Node<B> {
         }
         self.list_outlet(no);
         Ok(())
+    }
+
+    /// A buffer did not match at its reader.
+    pub(crate) fn handle_trace_request(
+        &mut self,
+        path: PathId,
+        trace: &control::TraceBuffer,
+    ) -> Result<(), ShuffleError> {
+        match self.outlet_of(path, StreamId::new(trace.stream)) {
+            Some(no) => self.trace_source(no, Sequence::new(trace.sequence), trace.got),
+            None => Ok(()),
+        }
     }
 
     /// The reader wants no more.

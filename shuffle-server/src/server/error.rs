@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use shuffle_protocol::ShuffleError;
 
+use crate::spill::StorageError;
 use crate::transport::SocketError;
 
 /// Why [`run`](super::run) gave up.
@@ -38,6 +39,9 @@ pub enum ServerError {
     /// The name of this node is no valid address.
     #[error("this node's address cannot be used: {0}; set node.advertise")]
     Address(ShuffleError),
+    /// The directories for partitions could not be taken.
+    #[error(transparent)]
+    Storage(StorageError),
     /// The system refused something the server cannot do without.
     #[error("cannot {action}: {source}")]
     System {
@@ -56,6 +60,7 @@ impl ServerError {
             Self::Socket(_) | Self::Listen { .. } => 3,
             Self::Pool(_) => 4,
             Self::Address(_) | Self::Cores { .. } => 2,
+            Self::Storage(_) => 7,
             Self::System { .. } => 1,
         })
     }

@@ -6,12 +6,14 @@
 //!   one thread, one runtime; tasks:  accept (Unix)  accept (TCP)  dial  timer  sample  + one per connection
 //! ```
 
+mod disks;
 mod error;
 mod logging;
 mod service;
 mod signals;
 mod start;
 mod tasks;
+mod verify;
 
 use std::ffi::OsString;
 use std::io::Write as _;

@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Instant;
 
 use buffer_pool::{MemfdBacking, counted};
@@ -12,10 +13,12 @@ use shuffle_protocol::{Incarnation, JobId, NodeAddress, ShuffleError};
 use tokio::sync::Notify;
 use tracing::warn;
 
+use super::verify;
 use crate::config::Config;
 use crate::metrics::{self, ProcessGauges};
 use crate::node::{LinkId, Node, SessionId, Wake};
 use crate::notify::{Signal, Signals};
+use crate::spill::Store;
 use crate::transport::{READ_BYTES, Rings, SendCounters};
 
 /// The core as this server runs it.
@@ -28,6 +31,10 @@ pub(crate) struct Service {
     pub(crate) incarnation: Incarnation,
     /// There is somebody to dial.
     pub(crate) dial: Notify,
+    /// There is something to be done on a disk.
+    pub(crate) disk: Arc<Notify>,
+    /// The directories, if there are any.
+    pub(crate) disks: Option<RefCell<Store>>,
     /// The next timeout has moved forward.
     pub(crate) timer: Notify,
     /// The core did something while nobody measured it.
@@ -49,12 +56,21 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    pub(crate) fn new(config: Config, core: Core, address: NodeAddress, incarnation: Incarnation) -> Self {
+    /// `disk` is rung when a directory has an answer.
+    pub(crate) fn new(
+        config: Config,
+        core: Core,
+        address: NodeAddress,
+        incarnation: Incarnation,
+        (disks, disk): (Option<Store>, Arc<Notify>),
+    ) -> Self {
         Self {
             config,
             address,
             incarnation,
             dial: Notify::new(),
+            disk,
+            disks: disks.map(RefCell::new),
             timer: Notify::new(),
             activity: Notify::new(),
             read_buffer: RefCell::new(vec![0; READ_BYTES].into()),
@@ -172,6 +188,9 @@ impl Service {
         ] {
             gauges.push((name.to_owned(), value));
         }
+        let disks = self.disks.as_ref().map(RefCell::borrow);
+        let named = Store::named(disks.as_deref());
+        gauges.extend(named.map(|(name, value)| (name.to_owned(), value)));
         gauges.extend(self.sending.named().map(|(name, value)| (name.to_owned(), value)));
         self.core.borrow_mut().set_external_gauges(gauges);
     }
@@ -207,6 +226,8 @@ impl Service {
                 Wake::Link(id) => self.links.borrow().raise(&id),
                 Wake::CloseLink(id, reason) => self.links.borrow().close(&id, reason),
                 Wake::Dial => self.dial.notify_one(),
+                Wake::Disk => self.disk.notify_one(),
+                Wake::Verify => verify::run(core),
             }
         }
         let next = core.poll_timeout();

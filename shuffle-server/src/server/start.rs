@@ -3,15 +3,18 @@
 use std::io;
 use std::os::unix::net::UnixListener as StdUnixListener;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Instant;
 
 use buffer_pool::{MemfdBacking, NetworkPool};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use shuffle_protocol::{Incarnation, NodeAddress};
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Notify;
 use tracing::{info, warn};
 
-use super::{ServerError, Service};
+use super::{ServerError, Service, disks};
 use crate::config::{Config, format_size};
 use crate::metrics;
 use crate::node::{Node, NodeConfig, Quotas};
@@ -56,8 +59,13 @@ pub(super) fn start(config: Config) -> Result<Started, ServerError> {
         config.pool.buffers,
         format_size(config.pool.buffer_bytes.into())
     );
-    let core = Node::new(node_config(&config, address.clone(), incarnation), pool);
-    let service = Rc::new(Service::new(config, core, address, incarnation));
+    let mut core = Node::new(node_config(&config, address.clone(), incarnation), pool);
+    let disk = Arc::new(Notify::new());
+    let disks = disks::open(&config.storage, &disk)?.map(|(store, recovery)| {
+        disks::adopt(&mut core, Instant::now(), recovery);
+        store
+    });
+    let service = Rc::new(Service::new(config, core, address, incarnation, (disks, disk)));
     Ok(Started {
         service,
         socket,
@@ -127,10 +135,12 @@ fn node_config(config: &Config, address: NodeAddress, incarnation: Incarnation) 
         refused_grace: config.timeouts.refused_grace,
         group_verdict_after: config.timeouts.group_verdict,
         unread_expiry: config.timeouts.unread_expiry,
+        disks: !config.storage.directories.is_empty(),
         quotas: Quotas {
             partitions_per_job: config.limits.partitions_per_job,
             channels_per_job: config.limits.channels_per_job,
             requests_per_session: config.limits.requests_per_session,
+            disk_bytes_per_job: Some(config.limits.disk_bytes_per_job).filter(|most| *most > 0),
         },
     }
 }

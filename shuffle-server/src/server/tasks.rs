@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use tokio::net::{TcpListener, UnixListener};
 
-use super::Service;
+use super::{Service, disks};
+use crate::loud::AbortOnPanic;
 use crate::transport;
 
 /// How often the process is measured while it does something.
@@ -20,16 +21,6 @@ pub(crate) fn spawn(task: impl Future<Output = ()> + 'static) {
         let _guard = AbortOnPanic;
         task.await;
     });
-}
-
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
 }
 
 /// Starts those that are always there.
@@ -49,6 +40,7 @@ pub(crate) fn spawn_all(service: &Rc<Service>, unix: UnixListener, tcp: TcpListe
         transport::accept_all(&of, "port", async || tcp.accept().await, serve).await;
     });
     spawn(transport::dial_all(Rc::clone(service)));
+    spawn(disks::drive(Rc::clone(service)));
     spawn(keep_time(Rc::clone(service)));
     spawn(measure(Rc::clone(service)));
 }

@@ -99,10 +99,15 @@ pub(crate) fn refuse(wire: &impl Wire, refusal: &Refusal) {
 }
 
 /// Lets an executor in; over the Unix socket its arenas travel beside the message.
-pub(crate) async fn welcome_executor(service: &Service, stream: &UnixStream, job: JobKey) -> Result<(), Refusal> {
+pub(crate) async fn welcome_executor(
+    service: &Service,
+    stream: &UnixStream,
+    job: JobKey,
+    features: Features,
+) -> Result<(), Refusal> {
     let frame = encode(Welcome {
         arena_buffers: service.config.pool.buffers,
-        ..welcome(service)
+        ..welcome(service, features)
     })?;
     within(service, async {
         loop {
@@ -135,7 +140,8 @@ pub(crate) async fn welcome_executor(service: &Service, stream: &UnixStream, job
 
 /// Lets an executor in that has no mapping.
 pub(crate) async fn welcome_inline(service: &Service, wire: &impl Wire) -> Result<(), Refusal> {
-    let frame = encode(welcome(service))?;
+    // Slices are of slots that both sides have mapped.
+    let frame = encode(welcome(service, Features::NONE))?;
     within(service, send_all(wire, &frame)).await
 }
 
@@ -143,7 +149,7 @@ pub(crate) async fn welcome_inline(service: &Service, wire: &impl Wire) -> Resul
 pub(crate) async fn welcome_peer(service: &Service, wire: &impl Wire, hello: &PeerHello) -> Result<(), Refusal> {
     let frame = encode(Welcome {
         generation: hello.generation.value(),
-        ..welcome(service)
+        ..welcome(service, hello.features)
     })?;
     within(service, send_all(wire, &frame)).await
 }
@@ -210,11 +216,12 @@ fn check_token(service: &Service, hello: &ExecutorHello) -> Result<(), ShuffleEr
     token.verify(secret, hello.job, now)
 }
 
-fn welcome(service: &Service) -> Welcome {
+/// `features`: what both sides understand.
+fn welcome(service: &Service, features: Features) -> Welcome {
     let millis = |duration: std::time::Duration| u32::try_from(duration.as_millis()).unwrap_or(u32::MAX);
     Welcome {
         version: VERSION_MAX,
-        features: Features::OURS.bits(),
+        features: features.bits(),
         node: service.address.to_string(),
         incarnation: service.incarnation.value(),
         buffer_bytes: service.config.pool.buffer_bytes,

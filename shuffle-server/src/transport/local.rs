@@ -80,10 +80,11 @@ async fn greet(service: &Rc<Service>, stream: &UnixStream) -> Result<(Session, R
         return Err(Refusal::Told(error));
     };
     let job = JobKey(hello.job.value());
+    let features = hello.features;
     let info = handshake::session_info(hello, false);
     let name = info.name.clone();
     let (id, signal) = service.open_session(|core, now| core.handle_session_opened(now, info))?;
-    if let Err(refusal) = handshake::welcome_executor(service, stream, job).await {
+    if let Err(refusal) = handshake::welcome_executor(service, stream, job, features).await {
         // It has nothing mapped through which it could hold a buffer.
         service.close_session(id, false);
         return Err(refusal);

@@ -77,6 +77,7 @@ fn entry(number: usize, slot: u32, offset: u32, length: u32) -> SlotEntry {
         partial_start: false,
         unchecked: false,
         codec: Codec::Plain,
+        more_slices: false,
     }
 }
 

@@ -16,6 +16,7 @@ pub(super) async fn start_ours(plan: &Plan, stage: &mut Stage, console: &Console
         buffer_bytes: BUFFER_BYTES,
         verbose: plan.verbose,
         send: plan.send,
+        has_disk: false,
         more: plan.server_options.clone(),
     };
     let nodes = if plan.path == NodePath::Local { 1 } else { 2 };

@@ -20,14 +20,14 @@ pub(crate) struct Delivery {
 }
 
 impl Delivery {
-    /// Holds what was read against what was filled.
-    pub(super) fn new(performance: Performance, filled: &[Done], read: &[Done]) -> Self {
+    /// Holds what was read against what was filled, by so many readings of all of it.
+    pub(super) fn new(performance: Performance, filled: &[Done], read: &[Done], readings: u32) -> Self {
         let sum = |done: &[Done]| {
             let mut totals = Totals::default();
             done.iter().for_each(|done| totals.merge(done.totals));
             totals
         };
-        let (made, arrived) = (sum(filled), sum(read));
+        let (made, arrived) = (sum(filled).times(readings), sum(read));
         let mut problems = Vec::new();
         if made != arrived {
             problems.push(format!("filled {made:?}, read {arrived:?}"));
@@ -105,7 +105,7 @@ mod tests {
             done: Vec::new(),
             server_cpu: Vec::new(),
         };
-        let mut delivery = Delivery::new(performance, &[], &[]);
+        let mut delivery = Delivery::new(performance, &[], &[], 1);
         let server = |counters: [(&str, u64); 2]| counters.map(|(name, value)| (name.to_owned(), value)).into();
         delivery.counters = vec![
             server([("send_bytes_uring", 100), ("send_bytes_uring_uncopied", 30)]),
@@ -122,11 +122,15 @@ mod tests {
             server_cpu: vec![0.5, 0.5],
         };
         let (filled, read) = performance.done.split_at(1);
-        let good = Delivery::new(performance.clone(), filled, read);
+        let good = Delivery::new(performance.clone(), filled, read, 1);
         assert!(good.problems.is_empty());
         assert!((good.gb_per_s() - 2.0).abs() < 1e-9);
         assert!((good.cpu_s_per_gb() - 1.0).abs() < 1e-9);
-        let bad = Delivery::new(performance.clone(), filled, &[done(4_000_000_000, 8, 2.0)]);
+        let bad = Delivery::new(performance.clone(), filled, &[done(4_000_000_000, 8, 2.0)], 1);
         assert_eq!(bad.problems.len(), 1);
+        let once = Delivery::new(performance.clone(), filled, read, 2);
+        assert_eq!(once.problems.len(), 1, "all of it was to be read twice");
+        let twice = Delivery::new(performance.clone(), filled, &[read, read].concat(), 2);
+        assert!(twice.problems.is_empty());
     }
 }

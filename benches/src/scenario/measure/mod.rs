@@ -15,7 +15,7 @@ mod stats;
 pub(crate) use delivery::Delivery;
 pub(crate) use ours::Load;
 pub(crate) use pair::{Between, Pairs};
-pub(crate) use stage::Stage;
+pub(crate) use stage::{Performance, Stage};
 pub(crate) use stats::{Spread, copied_ratio, rounded};
 
 use crate::error::BenchError;

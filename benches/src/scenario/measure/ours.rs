@@ -1,7 +1,10 @@
 //! The service under measurement: workers that deliver through one server or two.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use shuffle_protocol::partition::PartitionKind;
 
 use super::delivery::Delivery;
 use super::stage::{Performance, Stage};
@@ -9,7 +12,7 @@ use crate::cli::{MeasureArgs, NodePath, SendStrategy};
 use crate::cluster::{Server, ServerOptions};
 use crate::console::Console;
 use crate::error::BenchError;
-use crate::load::{Channel, ConsumeLoad, Desk, Flush, ProduceLoad, Task};
+use crate::load::{Channel, ConsumeLoad, Desk, Flush, Kind, ProduceLoad, Task};
 use crate::scenario::plan::divide;
 use crate::scenario::run::ask;
 
@@ -38,6 +41,11 @@ pub(crate) struct Load {
     pub(crate) checksums: bool,
     pub(crate) send: SendStrategy,
     pub(crate) turn: u32,
+    pub(crate) kind: Kind,
+    /// Producers and consumers are on both nodes, by turns.
+    pub(crate) mixed: bool,
+    /// How often all of it is read, each time by all consumers.
+    pub(crate) readings: u32,
     pub(crate) server_options: Vec<String>,
     pub(crate) stall_timeout: Duration,
     pub(crate) verbose: bool,
@@ -63,6 +71,9 @@ impl Load {
             checksums: true,
             send: measure.send,
             turn: measure.turn.unwrap_or(TURN),
+            kind: Kind::default(),
+            mixed: false,
+            readings: 1,
             server_options: measure.server_options.clone(),
             stall_timeout: Duration::from_secs(measure.output.stall_timeout),
             verbose: measure.output.verbose,
@@ -91,10 +102,15 @@ impl Load {
     async fn start_workers(&self, stage: &mut Stage, console: &Console) -> Result<(), BenchError> {
         let home = |server: &Server| (server.socket.clone(), server.address.to_string());
         let servers = stage.servers();
-        let Some(((producing, node), (consuming, _))) = servers.first().map(home).zip(servers.last().map(home)) else {
+        let homes: Vec<(PathBuf, String)> = servers.iter().map(home).collect();
+        let (Some(first), Some(last)) = (homes.first(), homes.last()) else {
             return Ok(());
         };
+        let turn = |index: u32| &homes[index as usize % homes.len()];
+        let produces = |partition: u32| if self.mixed { turn(partition) } else { first };
+        let consumes = |index: u32| if self.mixed { turn(index) } else { last };
         for partition in 0..self.producers {
+            let (producing, _) = produces(partition);
             let load = ProduceLoad {
                 desk: Desk {
                     socket: producing.clone(),
@@ -110,18 +126,24 @@ impl Load {
                 flush: self.flush,
                 checksums: self.checksums,
                 turn: self.turn,
+                kind: self.kind,
+                audience: None,
             };
             stage
-                .start_worker(&format!("producer-{partition}@a"), Task::Produce(load), console)
+                .start_worker(&format!("producer-{partition}"), Task::Produce(load), console)
                 .await?;
         }
-        for (index, (first, count)) in divide(self.subpartitions, self.consumers).into_iter().enumerate() {
+        let shares = divide(self.subpartitions, self.consumers);
+        let shares = shares.iter().cycle().take(shares.len() * self.readings as usize);
+        for (index, &(first, count)) in (0..).zip(shares) {
+            let (consuming, _) = consumes(index);
             let channels = (0..self.producers).map(|partition| Channel {
-                node: node.clone(),
+                node: produces(partition).1.clone(),
                 partition,
                 first,
                 count,
                 width: self.channel_width.unwrap_or(count),
+                told_of: None,
             });
             let load = ConsumeLoad {
                 desk: Desk {
@@ -132,25 +154,27 @@ impl Load {
                 exclusive: self.exclusive,
                 floating: self.floating(count),
                 records: self.record_bytes > 0,
+                counts_only: false,
                 turn: self.turn,
             };
-            let node = if self.path == NodePath::Local { 'a' } else { 'b' };
             stage
-                .start_worker(&format!("consumer-{index}@{node}"), Task::Consume(load), console)
+                .start_worker(&format!("consumer-{index}"), Task::Consume(load), console)
                 .await?;
         }
         Ok(())
     }
 
-    fn server_options(&self) -> ServerOptions {
+    pub(crate) fn server_options(&self) -> ServerOptions {
         let writers = self.producers * self.buffers;
-        let gates = self.consumers * (self.buffers + self.exclusive * self.channels(self.subpartitions));
+        let gates =
+            self.readings * self.consumers * (self.buffers + self.exclusive * self.channels(self.subpartitions));
         ServerOptions {
             // Writers may have three quarters of it; memory moves by extents.
             pool_buffers: (2 * (writers + gates) + 64).next_multiple_of(EXTENT),
             buffer_bytes: self.buffer_bytes,
             verbose: self.verbose,
             send: self.send,
+            has_disk: PartitionKind::from(self.kind).may_use_disk(),
             more: self.server_options.clone(),
         }
     }
@@ -184,8 +208,9 @@ impl Load {
         let producers = usize::try_from(self.producers).expect("invariant: a count fits an address");
         let done = performance.done.clone();
         let (filled, read) = done.split_at(producers.min(done.len()));
-        let mut delivery = Delivery::new(performance, filled, read);
+        let mut delivery = Delivery::new(performance, filled, read, self.readings);
         let strayed: u64 = match self.path {
+            _ if self.mixed => 0,
             NodePath::Local => read.iter().map(|done| done.remote_bytes).sum(),
             NodePath::Remote => read.iter().map(|done| done.local_bytes).sum(),
         };

@@ -66,7 +66,7 @@ impl Pairs {
             own.cloned().collect::<Vec<_>>()
         };
         let (filled, read) = (of(0), of(each - 1));
-        Ok(Delivery::new(performance, &filled, &read))
+        Ok(Delivery::new(performance, &filled, &read, 1))
     }
 
     /// In the order in which pieces pass them, each with its name.

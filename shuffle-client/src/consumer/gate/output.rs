@@ -7,7 +7,7 @@ use shuffle_protocol::ids::{Sequence, StreamId, SubpartitionIndex};
 use shuffle_protocol::partition::Codec;
 
 use super::Gate;
-use crate::attach::View;
+use crate::attach::{View, notify};
 use crate::codec::unpack;
 use crate::consumer::demux::{Demux, Item, Output};
 use crate::consumer::item::Event;
@@ -32,6 +32,15 @@ impl Gate {
                 ..NumberEntry::default()
             };
             self.registration.session().outbox().push(|out| out.ack(ack));
+        }
+    }
+
+    /// Tells the server what did not match. It answers with the buffer, or with the failure of its channel.
+    pub(super) fn report_mismatches(&mut self) {
+        for mismatch in self.demux.take_mismatches() {
+            let awaited = &self.registration.session().shared().awaited;
+            awaited.insert(mismatch.stream, mismatch.entry.sequence);
+            notify(self.registration.session(), |_| mismatch.to_message());
         }
     }
 

@@ -17,7 +17,8 @@ use crate::consumer::record::{Assembly, Cursor};
 ///
 /// It is read in one of two layers, whichever is used first: buffers ([`next_buffer`](Self::next_buffer)) or records
 /// ([`next_record`](Self::next_record)). Every buffer is checked against its producer's checksum before it comes out,
-/// every end against its counts and digest.
+/// every end against its counts and digest. A buffer that does not match is traced by the servers, and fetched once more where
+/// what its producer's node holds is intact; meanwhile the other channels go on.
 ///
 /// The first failure of a channel fails the gate: that call and every later one return the same error. Views that
 /// came out before stay valid.
@@ -284,6 +285,7 @@ impl Gate {
         loop {
             self.take_arrivals()?;
             let polled = self.demux.poll_item();
+            self.report_mismatches();
             #[cfg(debug_assertions)]
             if polled.is_ok() {
                 self.demux.check_invariants();
@@ -311,6 +313,7 @@ impl Gate {
                 .map_err(|error| self.fail(None, error))?;
         }
         self.arrivals = arrivals;
+        self.stats.refetched_buffers = self.demux.refetched();
         Ok(())
     }
 }

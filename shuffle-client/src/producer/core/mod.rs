@@ -13,12 +13,15 @@
 //! - A record that fits one buffer, prefix included, is written whole or not at all; only a longer one can be torn by a
 //!   caller that gives up in its middle, and then the writer refuses to go on.
 
+mod leaving;
 mod partial;
+mod sorted;
 mod state;
 mod steps;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use state::{Core, CoreConfig, HandOver, Need, Space};
+pub(crate) use leaving::HandOver;
+pub(crate) use state::{Core, CoreConfig, Need, Space};
 pub(crate) use steps::EventCursor;

@@ -10,7 +10,11 @@ impl<B: Space> Core<B> {
     /// Lets every open buffer leave, as far as limits allow. `Need::Limit`: some are still here.
     pub(crate) fn flush_step(&mut self) -> Result<Need> {
         self.check_alive()?;
+        let need = self.drain();
         self.hand_over_where(|_| true);
+        if need != Need::Nothing {
+            return Ok(need);
+        }
         Ok(if self.open.is_empty() {
             Need::Nothing
         } else {
@@ -20,11 +24,13 @@ impl<B: Space> Core<B> {
 
     /// Lets buffers leave that were opened `interval` ago, and says when to call again; `None`: when one is opened.
     pub(crate) fn handle_timeout(&mut self, now: Instant, interval: Duration) -> Option<Instant> {
+        let staged = self.handle_staged_timeout(now, interval);
         self.hand_over_where(|open| now.saturating_duration_since(open.opened_at) >= interval);
         self.open
             .iter()
             .filter(|open| !open.due)
             .filter_map(|open| open.opened_at.checked_add(interval))
+            .chain(staged)
             .min()
     }
 
@@ -32,6 +38,9 @@ impl<B: Space> Core<B> {
     /// help: then the fuller half of the open buffers leaves, and comes back once consumed.
     pub(crate) fn handle_starved(&mut self, waited_long: bool) {
         self.raise_prefetch();
+        if waited_long {
+            self.handle_staging_starved();
+        }
         let wanted = (self.open.len() / 2).max(1);
         if !waited_long && self.in_flight >= wanted.try_into().unwrap_or(u64::MAX) {
             return;

@@ -3,10 +3,11 @@
 use std::time::Instant;
 
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
-use shuffle_protocol::frame::SlotEntry;
-use shuffle_protocol::ids::{Sequence, SubpartitionIndex, WriterId};
-use shuffle_protocol::partition::{BufferKind, Totals};
+use shuffle_protocol::ids::{SubpartitionIndex, WriterId};
+use shuffle_protocol::partition::Totals;
 
+use super::leaving::HandOver;
+use super::sorted::Sorted;
 use crate::codec::{Compression, Packer};
 use crate::producer::record::RECORD_PREFIX_BYTES;
 
@@ -45,19 +46,8 @@ pub(crate) struct CoreConfig {
     pub(crate) compression: Compression,
     /// The most buffers of its local pool.
     pub(crate) max_buffers: Option<u32>,
-}
-
-/// A buffer that leaves, with its descriptor.
-pub(crate) struct HandOver<B> {
-    pub(crate) entry: SlotEntry,
-    pub(crate) buffer: B,
-    pub(crate) used: usize,
-}
-#[derive(Clone, Copy, Default)]
-pub(super) struct Shape {
-    pub(super) kind: BufferKind,
-    pub(super) continues: bool,
-    pub(super) partial_start: bool,
+    /// Records go through a sort buffer.
+    pub(crate) sorted: bool,
 }
 
 pub(super) struct Subpartition {
@@ -69,7 +59,7 @@ pub(super) struct Subpartition {
 }
 
 impl Subpartition {
-    fn queued(&self, window: u64) -> u64 {
+    pub(super) fn queued(&self, window: u64) -> u64 {
         self.handed.saturating_sub(self.limit - window)
     }
 }
@@ -95,15 +85,18 @@ pub(crate) struct Core<B> {
     pub(super) taken: u64,
     pub(super) demanded: u64,
     pub(super) prefetch: u64,
-    prefetch_most: u64,
+    pub(super) prefetch_most: u64,
     /// What had been taken when that was last raised: one wait raises it once.
     pub(super) taken_when_starved: u64,
     pub(super) in_flight: u64,
     pub(super) torn: Option<SubpartitionIndex>,
     pub(super) failure: Option<ShuffleError>,
-    packer: Packer,
+    pub(super) sorted: Option<Sorted<B>>,
+    pub(super) packer: Packer,
     /// Payload that was handed over, in bytes before it was packed.
-    unpacked_bytes: u64,
+    pub(super) unpacked_bytes: u64,
+    #[cfg(any(test, debug_assertions))]
+    checks: std::cell::Cell<u32>,
 }
 
 /// Granted buffers kept in hand: at first, and at most. Each time the producer has to wait they are doubled, so that a fast one
@@ -115,6 +108,7 @@ const PREFETCH_MOST: u64 = 64;
 impl<B: Space> Core<B> {
     pub(crate) fn new(config: CoreConfig) -> Self {
         let limit = u64::from(config.max_queued);
+        let sorted = config.sorted.then(|| Sorted::new(&config));
         let subpartitions = (0..config.subpartitions)
             .map(|_| Subpartition {
                 handed: 0,
@@ -136,12 +130,15 @@ impl<B: Space> Core<B> {
                 .max_buffers
                 .map_or(PREFETCH_MOST, |most| u64::from(most) / 2)
                 .clamp(PREFETCH_LEAST, PREFETCH_MOST),
+            sorted,
             taken_when_starved: 0,
             in_flight: 0,
             torn: None,
             failure: None,
             packer: Packer::new(config.compression),
             unpacked_bytes: 0,
+            #[cfg(any(test, debug_assertions))]
+            checks: std::cell::Cell::new(0),
         }
     }
 
@@ -153,6 +150,7 @@ impl<B: Space> Core<B> {
             return Err(buffer);
         }
         self.free.push(buffer);
+        self.go_on_leaving();
         Ok(())
     }
 
@@ -171,6 +169,9 @@ impl<B: Space> Core<B> {
             && self.open[to_index(open)].due
         {
             self.hand_over_open(subpartition);
+        }
+        if self.sorted.is_some() {
+            self.go_on_leaving();
         }
         Ok(())
     }
@@ -206,6 +207,9 @@ impl<B: Space> Core<B> {
     /// buffer has no room for the record.
     pub(crate) fn load(&self, subpartition: u32, bytes: usize) -> Option<u64> {
         let sub = &self.subpartitions[to_index(subpartition)];
+        if self.sorted.is_some() {
+            return (sub.handed < sub.limit).then(|| sub.queued(u64::from(self.config.max_queued)));
+        }
         let needed = bytes.saturating_add(RECORD_PREFIX_BYTES);
         let full = self.open_space(subpartition).is_none_or(|space| space < needed);
         let blocked = full && sub.handed == sub.limit;
@@ -217,7 +221,7 @@ impl<B: Space> Core<B> {
     }
 
     pub(crate) fn has_open(&self) -> bool {
-        !self.open.is_empty()
+        !self.open.is_empty() || self.has_staged()
     }
 
     /// What was handed over, by subpartition.
@@ -236,7 +240,11 @@ impl<B: Space> Core<B> {
             self.subpartitions[to_index(open.subpartition)].open = None;
         }
         let open = self.open.drain(..).map(|open| open.buffer);
-        self.free.drain(..).chain(open).collect()
+        let mut unsent: Vec<B> = self.free.drain(..).chain(open).collect();
+        if let Some(sorted) = &mut self.sorted {
+            unsent.extend(sorted.buffer.take_slots());
+        }
+        unsent
     }
 
     /// Whether calls can still succeed.
@@ -318,63 +326,17 @@ impl<B: Space> Core<B> {
         self.subpartitions[to_index(index)].open = Some(place);
     }
 
-    /// Hands the open buffer of a subpartition over, if there is one and the limit allows.
-    pub(super) fn hand_over_open(&mut self, index: u32) -> bool {
-        let Some(place) = self.subpartitions[to_index(index)].open else {
-            return false;
-        };
-        if !self.has_limit(index) {
-            return false;
-        }
-        let open = self.open.swap_remove(to_index(place));
-        self.subpartitions[to_index(index)].open = None;
-        if let Some(moved) = self.open.get(to_index(place)) {
-            self.subpartitions[to_index(moved.subpartition)].open = Some(place);
-        }
-        let shape = Shape {
-            partial_start: open.partial_start,
-            ..Shape::default()
-        };
-        self.hand_over(index, open.buffer, open.used, open.records, shape);
-        true
-    }
-
-    pub(super) fn hand_over(&mut self, index: u32, mut buffer: B, filled: usize, records: u32, shape: Shape) {
-        let window = u64::from(self.config.max_queued);
-        let (used, codec) = self.packer.pack(&mut buffer.space()[..filled]);
-        self.unpacked_bytes += u64::try_from(filled).unwrap_or(u64::MAX);
-        let sub = &mut self.subpartitions[to_index(index)];
-        debug_assert!(sub.handed < sub.limit);
-        let checksum = if self.config.checksums {
-            crc32fast::hash(&buffer.bytes()[..used])
-        } else {
-            0
-        };
-        let length = u32::try_from(used).expect("invariant: a buffer is at most 16 MiB");
-        sub.totals.add_buffer(length, checksum, records, shape.kind);
-        let entry = SlotEntry {
-            stream: self.config.writer.into(),
-            subpartition: SubpartitionIndex::new(index),
-            sequence: Sequence::new(sub.handed),
-            slot: buffer.slot(),
-            length,
-            checksum,
-            records,
-            kind: shape.kind,
-            continues: shape.continues,
-            partial_start: shape.partial_start,
-            unchecked: !self.config.checksums,
-            codec,
-            ..SlotEntry::default()
-        };
-        let before = sub.queued(window);
-        sub.handed += 1;
-        self.in_flight += sub.queued(window) - before;
-        self.leaving.push(HandOver { entry, buffer, used });
-    }
-
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn check_invariants(&self) {
+        // With many subpartitions now and then.
+        self.checks.set(self.checks.get().wrapping_add(1));
+        if !self
+            .checks
+            .get()
+            .is_multiple_of((self.config.subpartitions / 64).max(1))
+        {
+            return;
+        }
         let window = u64::from(self.config.max_queued);
         let in_flight: u64 = self.subpartitions.iter().map(|sub| sub.queued(window)).sum();
         assert_eq!(in_flight, self.in_flight);

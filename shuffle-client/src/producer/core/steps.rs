@@ -6,7 +6,8 @@ use shuffle_protocol::error::Result;
 use shuffle_protocol::ids::SubpartitionIndex;
 use shuffle_protocol::partition::BufferKind;
 
-use super::state::{Core, Need, Shape, Space, to_index};
+use super::leaving::Shape;
+use super::state::{Core, Need, Space, to_index};
 use crate::producer::record::{Encoder, encode_record};
 
 /// One user event on its way into one or more buffers.
@@ -39,6 +40,12 @@ impl<B: Space> Core<B> {
     /// is full then.
     #[inline]
     pub(crate) fn append(&mut self, subpartition: SubpartitionIndex, record: &[u8]) -> bool {
+        if let Some(sorted) = &mut self.sorted {
+            let in_turn = self.torn.is_none() && record.len() <= self.config.max_record;
+            let is_there = subpartition.value() < self.config.subpartitions;
+            let fast = in_turn && is_there && !self.config.after_each_record;
+            return fast && sorted.append(subpartition, record);
+        }
         let index = to_index(subpartition.value());
         let Some(place) = self.subpartitions.get(index).and_then(|sub| sub.open) else {
             return false;
@@ -67,6 +74,19 @@ impl<B: Space> Core<B> {
         now: Instant,
     ) -> Result<Need> {
         self.check_usable(subpartition)?;
+        if self.sorted.is_some() {
+            return self.write_sorted(subpartition, record, now);
+        }
+        self.write_whole(subpartition, record, now)
+    }
+
+    /// The same, into buffers of this subpartition alone.
+    pub(super) fn write_whole(
+        &mut self,
+        subpartition: SubpartitionIndex,
+        record: &mut Encoder<'_>,
+        now: Instant,
+    ) -> Result<Need> {
         let index = subpartition.value();
         while record.remaining() > 0 {
             let space = self.open_space(index);
@@ -125,6 +145,10 @@ impl<B: Space> Core<B> {
     pub(crate) fn event_step(&mut self, subpartition: SubpartitionIndex, event: &mut EventCursor<'_>) -> Result<Need> {
         self.check_usable(subpartition)?;
         let index = subpartition.value();
+        let need = self.drain();
+        if need != Need::Nothing {
+            return Ok(need);
+        }
         while !event.done {
             if self.is_open(index) {
                 self.mark_due(index);
@@ -162,6 +186,10 @@ impl<B: Space> Core<B> {
     pub(crate) fn lend(&mut self, subpartition: SubpartitionIndex) -> Result<Option<B>> {
         self.check_alive()?;
         self.check_usable(subpartition)?;
+        // What is staged needs buffers to leave: they are not lent first.
+        if self.drain() != Need::Nothing {
+            return Ok(None);
+        }
         Ok(self.take_free())
     }
 
@@ -187,6 +215,10 @@ impl<B: Space> Core<B> {
         self.check_alive()?;
         self.check_usable(subpartition)?;
         let index = subpartition.value();
+        let need = self.drain();
+        if need != Need::Nothing {
+            return Ok(need);
+        }
         if self.is_open(index) {
             self.mark_due(index);
             if !self.hand_over_open(index) {

@@ -10,6 +10,7 @@ use shuffle_protocol::frame::{Batch, DataHead, Frame, NumberEntry, ReleaseEntry,
 use shuffle_protocol::partition::Totals;
 use shuffle_protocol::{GroupRef, PartitionId, ShuffleError, StreamId, SubpartitionIndex};
 
+use super::model_disk::ModelDisk;
 use super::parts::{JOB, address, filled, frame_of, incarnation, node};
 use crate::node::{LinkId, Node, Output, PeerInfo, SessionId, SessionInfo};
 
@@ -23,6 +24,8 @@ pub(super) struct Scene {
     /// Nodes whose server is gone for good.
     dead: BTreeSet<usize>,
     request: u64,
+    /// What lies on each node's disk.
+    pub(super) disks: Vec<ModelDisk>,
 }
 
 impl Scene {
@@ -34,6 +37,7 @@ impl Scene {
             links: Vec::new(),
             dead: BTreeSet::new(),
             request: 0,
+            disks: (0..nodes).map(|_| ModelDisk::default()).collect(),
         }
     }
 
@@ -69,22 +73,23 @@ impl Scene {
         minimum: u32,
         group: Option<&GroupRef>,
     ) {
+        let creation = control::CreatePartition {
+            writer: id.attempt,
+            partition: Some(id.into()),
+            subpartitions,
+            min_buffers: minimum,
+            max_buffers: minimum + 4,
+            group: group.map(Into::into),
+            timeout_ms: 1000,
+            ..control::CreatePartition::default()
+        };
+        self.create_as(node, session, creation);
+    }
+
+    pub(super) fn create_as(&mut self, node: usize, session: SessionId, creation: control::CreatePartition) {
         let request = self.next_request();
-        self.ask(
-            node,
-            session,
-            Message::CreatePartition(control::CreatePartition {
-                request,
-                writer: id.attempt,
-                partition: Some(id.into()),
-                subpartitions,
-                min_buffers: minimum,
-                max_buffers: minimum + 4,
-                group: group.map(Into::into),
-                timeout_ms: 1000,
-                ..control::CreatePartition::default()
-            }),
-        );
+        let creation = control::CreatePartition { request, ..creation };
+        self.ask(node, session, Message::CreatePartition(creation));
     }
 
     pub(super) fn demand(&mut self, node: usize, session: SessionId, id: PartitionId, buffers: u64) -> Vec<u32> {
@@ -161,6 +166,7 @@ impl Scene {
                     node: address(from).to_string(),
                     partition: Some(id.into()),
                     range: Some(control::SubpartitionRange { first: 0, count: 1 }),
+                    broadcast: None,
                 }],
                 group: group.map(Into::into),
                 timeout_ms: 1000,
@@ -233,7 +239,7 @@ impl Scene {
     /// Makes the connections that are wanted and carries everything over them until nothing moves.
     pub(super) fn exchange(&mut self) {
         loop {
-            let mut moved = self.dial_all();
+            let mut moved = self.dial_all() | self.spin_disks();
             for index in 0..self.links.len() {
                 let (a, a_link, b, b_link) = self.links[index];
                 moved |= self.carry(a, a_link, b, b_link, u32::MAX);
@@ -243,6 +249,15 @@ impl Scene {
                 return;
             }
         }
+    }
+
+    /// Has done what is wanted of the disks that run.
+    pub(super) fn spin_disks(&mut self) -> bool {
+        let mut moved = false;
+        for at in (0..self.nodes.len()).filter(|at| !self.dead.contains(at)) {
+            moved |= self.disks[at].run(&mut self.nodes[at], self.now);
+        }
+        moved
     }
 
     fn dial_all(&mut self) -> bool {

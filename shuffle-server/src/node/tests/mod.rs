@@ -1,9 +1,22 @@
 //! The core by itself: small scenes with every frame in view. Long random ones are the simulator's.
 
+mod broadcasting;
 mod failing;
 mod harness;
+mod keeping;
 mod links;
+mod listeners;
+mod model_disk;
 mod moving;
 mod parts;
+mod quotas;
+mod refusing;
+mod slicing;
+mod storing;
+mod telling;
+mod telling_anything;
+mod tracing;
+mod tracing_late;
+mod tracing_relay;
 mod waiting;
 mod watching;

@@ -36,7 +36,9 @@ pub(super) fn node(index: usize, start: usize, buffers: u32) -> Node<NoBacking> 
         read_reserve_buffers: buffers / 4,
     };
     let pool = NetworkPool::new(config, NoBacking).unwrap();
-    Node::new(NodeConfig::new(address(index), incarnation(index, start), 4096), pool)
+    let mut config = NodeConfig::new(address(index), incarnation(index, start), 4096);
+    config.disks = true;
+    Node::new(config, pool)
 }
 
 pub(super) fn group(nodes: usize, home: usize) -> GroupRef {
@@ -64,6 +66,7 @@ pub(super) fn filled(id: PartitionId, ordinal: u64, slot: u32) -> SlotEntry {
         partial_start: false,
         unchecked: false,
         codec: Codec::Plain,
+        more_slices: false,
     }
 }
 

@@ -68,6 +68,7 @@ fn what_can_never_be_guaranteed_is_refused_at_once_and_shrinks_nobody() {
                     node: address(9).to_string(),
                     partition: Some(partition(3).into()),
                     range: Some(control::SubpartitionRange { first: 0, count: 1 }),
+                    broadcast: None,
                 })
                 .collect(),
             ..control::OpenGate::default()

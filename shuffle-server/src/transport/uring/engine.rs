@@ -18,9 +18,8 @@ use super::mail::{Command, Inbox, LineMail, Post, dead};
 use super::ring::Ring;
 use super::unavailable::{Unavailable, check_memlock};
 use super::worker::{Shared, Worker};
+use crate::loud::AbortOnPanic;
 
-/// Operations submitted at once.
-const ENTRIES: u32 = 256;
 /// Connections of one ring, if the process may have so many descriptors.
 const MAX_FILES: u32 = 1024;
 /// What the kernel's table of buffers can hold.
@@ -39,6 +38,8 @@ const START_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) struct Settings {
     /// Rings, each with its thread.
     pub(crate) threads: usize,
+    /// Operations that one ring submits at once.
+    pub(crate) entries: u32,
     /// Of the pool.
     pub(crate) total_buffers: u32,
     pub(crate) buffer_bytes: u32,
@@ -208,7 +209,7 @@ impl Thread {
 fn run(shared: &Arc<Shared>, settings: Settings, files: u32, ready: &SyncSender<Result<(), Unavailable>>) {
     let extents = (settings.total_buffers / settings.extent_buffers).min(MAX_EXTENTS);
     let extents = u16::try_from(extents).expect("invariant: a table of 2^14 entries");
-    let opened = open(files, extents);
+    let opened = open(settings.entries, files, extents);
     let (answer, ring) = match opened {
         Ok(ring) => (Ok(()), Some(ring)),
         Err(error) => (Err(error), None),
@@ -224,8 +225,8 @@ fn run(shared: &Arc<Shared>, settings: Settings, files: u32, ready: &SyncSender<
     }
 }
 
-fn open(files: u32, extents: u16) -> Result<Ring, Unavailable> {
-    let mut ring = Ring::open(ENTRIES).map_err(Unavailable::of_setup)?;
+fn open(entries: u32, files: u32, extents: u16) -> Result<Ring, Unavailable> {
+    let mut ring = Ring::open(entries).map_err(Unavailable::of_setup)?;
     let missing = ring.missing().map_err(Unavailable::system("probe"))?;
     if let Some(operation) = missing {
         return Err(Unavailable::MissingOperation { operation });
@@ -259,17 +260,6 @@ fn leave(ring: &Shared, key: ExtentKey) -> io::Result<Option<ExtentKey>> {
                 std::thread::sleep(LEAVE_LOOK);
             }
             other => return other,
-        }
-    }
-}
-
-/// A panic in a ring's thread is a broken invariant of our own: the process ends, as for the server's own tasks.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
         }
     }
 }

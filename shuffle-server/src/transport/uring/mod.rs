@@ -25,6 +25,7 @@
 //! break, new ones go another way. The thread stays only until the kernel has let go of the ring; then everything comes back.
 
 mod engine;
+mod enter;
 mod extents;
 mod in_flight;
 mod line;

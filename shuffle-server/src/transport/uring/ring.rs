@@ -34,12 +34,17 @@ use std::sync::Arc;
 
 use buffer_pool::MappedArena;
 use io_uring::squeue::Entry;
-use io_uring::types::{CancelBuilder, Fd, Fixed, SubmitArgs, Timespec};
+use io_uring::types::{CancelBuilder, Fd, Fixed};
 use io_uring::{IoUring, Probe, opcode};
 
+#[cfg(not(test))]
+use super::enter::enter;
 use super::in_flight::{Held, InFlight, Purpose};
 use super::operation::{Completion, Manner, Tag, Wait, passes};
 use super::piece::{Gather, Piece};
+#[cfg(test)]
+use super::tests::failpoint::enter;
+use super::unavailable::first_missing;
 use super::witness::Witness;
 
 /// `IORING_SEND_ZC_REPORT_USAGE`, which the crate does not export.
@@ -91,14 +96,7 @@ impl Ring {
     pub(crate) fn missing(&self) -> io::Result<Option<&'static str>> {
         let mut probe = Probe::new();
         self.ring.submitter().register_probe(&mut probe)?;
-        let needed = [
-            ("IORING_OP_SENDMSG", opcode::SendMsg::CODE),
-            ("IORING_OP_SEND_ZC", opcode::SendZc::CODE),
-            ("IORING_OP_POLL_ADD", opcode::PollAdd::CODE),
-            ("IORING_OP_ASYNC_CANCEL", opcode::AsyncCancel2::CODE),
-        ];
-        let missing = needed.into_iter().find(|(_, code)| !probe.is_supported(*code));
-        Ok(missing.map(|(name, _)| name))
+        Ok(first_missing(|code| probe.is_supported(code)))
     }
 
     /// Makes the tables of sockets and extents, empty.
@@ -325,29 +323,29 @@ impl Ring {
         });
     }
 
+    /// Operations that fit the submission queue.
+    pub(crate) fn entries(&mut self) -> usize {
+        self.ring.submission().capacity()
+    }
+
+    /// Whether the completion queue is full and the kernel keeps more completions aside.
+    #[cfg(test)]
+    pub(crate) fn has_overflowed(&mut self) -> bool {
+        self.ring.submission().cq_overflow()
+    }
+
     /// Submits what has been pushed.
     ///
     /// # Errors
     /// What the kernel says, but for what passes by itself.
     pub(crate) fn submit(&mut self, wait: Wait) -> io::Result<()> {
-        let submitted = match wait {
-            Wait::No => {
-                let queue = self.ring.submission();
-                if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
-                    return Ok(());
-                }
-                drop(queue);
-                self.ring.submit()
+        if matches!(wait, Wait::No) {
+            let queue = self.ring.submission();
+            if queue.is_empty() && !queue.taskrun() && !queue.cq_overflow() {
+                return Ok(());
             }
-            Wait::Forever => self.ring.submit_and_wait(1),
-            Wait::AtMost(time) => {
-                let time = Timespec::from(time);
-                self.ring
-                    .submitter()
-                    .submit_with_args(1, &SubmitArgs::new().timespec(&time))
-            }
-        };
-        match submitted {
+        }
+        match enter(&mut self.ring, wait) {
             Ok(_) => Ok(()),
             Err(error) if passes(&error) => Ok(()),
             Err(error) => Err(error),

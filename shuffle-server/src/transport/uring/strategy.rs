@@ -19,6 +19,7 @@ use crate::transport::send::{Counted, SendStrategy, Strategy};
 /// Rings are for machines with many connections: one for so many processors.
 const PROCESSORS_PER_RING: usize = 8;
 const MAX_RINGS: usize = 4;
+const ENTRIES: u32 = 256;
 
 /// Pieces go to a ring's thread; slots are done at the last completion of the gather they were sent in.
 #[derive(Debug)]
@@ -56,6 +57,7 @@ fn start(service: &Service) -> Option<Rc<Engine>> {
     let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
     let settings = Settings {
         threads: (processors / PROCESSORS_PER_RING).clamp(1, MAX_RINGS),
+        entries: ENTRIES,
         total_buffers: pool.buffers,
         buffer_bytes: pool.buffer_bytes,
         extent_buffers: pool.extent_buffers,

@@ -2,10 +2,18 @@
 
 use std::io;
 
+use io_uring::opcode;
 use rustix::process::{Resource, getrlimit};
 
 use crate::config::format_size;
 
+/// Every operation that is used here, by its name in the kernel.
+const NEEDED: [(&str, u8); 4] = [
+    ("IORING_OP_SENDMSG", opcode::SendMsg::CODE),
+    ("IORING_OP_SEND_ZC", opcode::SendZc::CODE),
+    ("IORING_OP_POLL_ADD", opcode::PollAdd::CODE),
+    ("IORING_OP_ASYNC_CANCEL", opcode::AsyncCancel2::CODE),
+];
 /// Bit of `CAP_IPC_LOCK`, which lifts the limit of locked memory.
 const CAP_IPC_LOCK: u32 = 14;
 
@@ -85,6 +93,12 @@ impl Unavailable {
     }
 }
 
+/// The name of the first operation that is used here and that a kernel lacks which has those of which `has` is true.
+pub(crate) fn first_missing(has: impl Fn(u8) -> bool) -> Option<&'static str> {
+    let missing = NEEDED.into_iter().find(|(_, code)| !has(*code));
+    missing.map(|(name, _)| name)
+}
+
 /// Checks that `need` bytes may be locked.
 ///
 /// # Errors
@@ -111,7 +125,7 @@ fn has_ipc_lock(status: &str) -> bool {
 mod tests {
     use std::io;
 
-    use super::{Unavailable, has_ipc_lock, judge_memlock};
+    use super::{NEEDED, Unavailable, first_missing, has_ipc_lock, judge_memlock};
 
     #[test]
     fn an_ordinary_users_limit_is_named_with_its_remedy() {
@@ -132,6 +146,19 @@ mod tests {
         assert!(judge_memlock(Some(64 << 20), false, 64 << 20).is_ok());
         assert!(has_ipc_lock("Name:\tx\nCapEff:\t0000000000004000\n"));
         assert!(!has_ipc_lock("Name:\tx\nCapEff:\t0000000000003fff\n"));
+    }
+
+    #[test]
+    fn a_kernel_that_lacks_any_one_operation_is_told_which() {
+        assert_eq!(first_missing(|_| true), None);
+        for (name, lacking) in NEEDED {
+            assert_eq!(first_missing(|code| code != lacking), Some(name));
+        }
+        let said = Unavailable::MissingOperation { operation: NEEDED[0].0 }.to_string();
+        assert!(
+            said.contains("lacks IORING_OP_SENDMSG") && said.contains("6.1"),
+            "{said}"
+        );
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::plan::Limits;
 use super::ring::Ring;
 use super::sender::{Report, Sender};
 
-/// One message takes at most so many pieces, one chain so many operations.
+/// One message takes at most so many pieces, one chain so many operations, if the ring has room for them.
 const LIMITS: Limits = Limits { slices: 128, steps: 64 };
 /// How long the end waits for what the kernel still holds.
 const LAST_WAIT: Duration = Duration::from_secs(1);
@@ -44,6 +44,7 @@ pub(crate) struct Worker {
     ring: Ring,
     shared: Arc<Shared>,
     extents: Extents,
+    limits: Limits,
     commands: VecDeque<Command>,
     lines: Vec<Option<Line>>,
     /// Lines that may have something to submit or to report.
@@ -52,9 +53,14 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(ring: Ring, shared: Arc<Shared>, extents: Extents, files: u32) -> Self {
+    pub(crate) fn new(mut ring: Ring, shared: Arc<Shared>, extents: Extents, files: u32) -> Self {
         let lines = (0..files).map(|_| None).collect();
+        let limits = Limits {
+            steps: LIMITS.steps.min(ring.entries()),
+            ..LIMITS
+        };
         Self {
+            limits,
             ring,
             shared,
             extents,
@@ -204,7 +210,7 @@ impl Worker {
     }
 
     fn serve(&mut self, number: u32) -> io::Result<()> {
-        let has_room = self.ring.make_room(LIMITS.steps)?;
+        let has_room = self.ring.make_room(self.limits.steps)?;
         let Some(line) = self.lines[index(number)].as_mut() else {
             return Ok(());
         };
@@ -213,7 +219,7 @@ impl Worker {
             let (ring, extents, registered) = (&mut self.ring, &mut self.extents, &self.shared.registered);
             let chain = line
                 .sender
-                .poll_chain(LIMITS, &mut |piece| extents.entry_of(piece, ring, registered));
+                .poll_chain(self.limits, &mut |piece| extents.entry_of(piece, ring, registered));
             if let Some(chain) = chain {
                 let last = chain.steps.len() - 1;
                 for (at, step) in chain.steps.iter().enumerate() {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 
-use super::super::{EventCursor, Need, Space};
+use super::super::{CoreConfig, EventCursor, Need, Space};
 use super::played::{CAPACITY, Server, config, sub};
 
 #[derive(Clone, Debug)]
@@ -46,8 +46,10 @@ proptest! {
     /// subpartition once and in order, the totals fit, no buffer is lost, and nothing is ever stuck, with fewer buffers
     /// than subpartitions too.
     #[test]
-    fn everything_written_is_read(ops in ops(3), pool in 1u32..6, max_queued in 1u32..4) {
-        let mut server = Server::new(config(3, max_queued), pool);
+    fn everything_written_is_read(ops in ops(3), pool in 1u32..6, max_queued in 1u32..4, sorted: bool) {
+        let pool = if sorted { pool + 1 } else { pool };
+        let config = CoreConfig { sorted, ..config(3, max_queued) };
+        let mut server = Server::new(config, pool);
         let mut expected: Vec<Vec<Vec<u8>>> = vec![Vec::new(); 3];
         for (number, op) in ops.into_iter().enumerate() {
             let stamp = u8::try_from(number).unwrap();

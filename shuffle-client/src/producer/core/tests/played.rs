@@ -1,9 +1,11 @@
 //! A server and readers that a test plays for the books of one writer.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Instant;
 
 use bytes::Bytes;
+use shuffle_protocol::frame::SlotEntry;
 use shuffle_protocol::ids::{SubpartitionIndex, WriterId};
 use shuffle_protocol::partition::{BufferKind, Totals};
 
@@ -45,6 +47,7 @@ pub(super) fn config(subpartitions: u32, max_queued: u32) -> CoreConfig {
         checksums: true,
         compression: Compression::None,
         max_buffers: Some(65),
+        sorted: false,
     }
 }
 
@@ -58,9 +61,22 @@ pub(super) struct Server {
     pub(super) pool: Vec<u32>,
     pub(super) granted: u64,
     pub(super) demand: u64,
-    pub(super) queues: Vec<VecDeque<HandOver<Buffer>>>,
+    pub(super) queues: Vec<VecDeque<Slice>>,
     pub(super) limits: Vec<u64>,
     pub(super) read: Vec<Reader>,
+}
+
+/// A buffer that was handed over, or a slice of one: the buffer goes home with the last of its slices.
+pub(super) struct Slice {
+    pub(super) entry: SlotEntry,
+    buffer: Rc<Buffer>,
+}
+
+impl Slice {
+    pub(super) fn payload(&self) -> &[u8] {
+        let (offset, length) = (self.entry.offset as usize, self.entry.length as usize);
+        &self.buffer.memory[offset..offset + length]
+    }
 }
 
 #[derive(Default)]
@@ -87,13 +103,28 @@ impl Server {
     pub(super) fn sync(&mut self) {
         self.core.check_invariants();
         self.demand = self.core.poll_demand().unwrap_or(self.demand);
-        for hand_over in self.core.poll_leaving() {
-            let queue = &mut self.queues[hand_over.entry.subpartition.value() as usize];
-            queue.push_back(hand_over);
+        let mut slices = Vec::new();
+        for HandOver { entry, buffer, used } in self.core.poll_leaving() {
+            assert_eq!(
+                entry.more_slices,
+                buffer.is_none(),
+                "the buffer comes with its last slice"
+            );
+            slices.push(entry);
+            let Some(buffer) = buffer.map(Rc::new) else { continue };
+            let mut end = 0;
+            for entry in slices.drain(..) {
+                assert_eq!((entry.slot, entry.offset), (buffer.slot, end));
+                end += entry.length;
+                let buffer = buffer.clone();
+                self.queues[entry.subpartition.value() as usize].push_back(Slice { entry, buffer });
+            }
+            assert_eq!(end as usize, used);
         }
+        assert!(slices.is_empty(), "the slices of a buffer leave together");
         for (queue, reader) in self.queues.iter().zip(&self.read) {
-            for (at, hand_over) in queue.iter().enumerate() {
-                assert_eq!(hand_over.entry.sequence.value(), reader.totals.buffers + at as u64);
+            for (at, slice) in queue.iter().enumerate() {
+                assert_eq!(slice.entry.sequence.value(), reader.totals.buffers + at as u64);
             }
         }
     }
@@ -121,24 +152,27 @@ impl Server {
     /// Reads one buffer of a subpartition and raises its limit.
     pub(super) fn consume(&mut self, index: usize) -> bool {
         self.sync();
-        let Some(HandOver { entry, buffer, used }) = self.queues[index].pop_front() else {
+        let Some(slice) = self.queues[index].pop_front() else {
             return false;
         };
+        let entry = slice.entry;
         let reader = &mut self.read[index];
         reader
             .totals
             .add_buffer(entry.length, entry.checksum, entry.records, entry.kind);
-        assert_eq!(entry.length as usize, used);
-        assert_eq!(entry.checksum, crc32fast::hash(&buffer.memory[..used]));
+        assert_eq!(entry.checksum, crc32fast::hash(slice.payload()));
         if entry.kind == BufferKind::Data {
             reader.assembly.handle_buffer(entry.partial_start).unwrap();
-            let mut cursor = Cursor::new(Bytes::copy_from_slice(&buffer.memory[..used]));
+            let mut cursor = Cursor::new(Bytes::copy_from_slice(slice.payload()));
             while let Some(record) = reader.assembly.poll_record(&mut cursor, 1 << 20).unwrap() {
                 reader.records.push(record);
             }
             assert_eq!(cursor.started(), entry.records);
         }
-        self.pool.push(entry.slot);
+        if Rc::strong_count(&slice.buffer) == 1 {
+            self.pool.push(entry.slot);
+        }
+        drop(slice);
         self.limits[index] += 1;
         let limit = self.limits[index];
         self.core.handle_limit(u32::try_from(index).unwrap(), limit).unwrap();
@@ -173,7 +207,12 @@ impl Server {
                     self.core.handle_starved(false);
                     self.sync();
                     let consumed = (0..self.queues.len()).any(|index| self.consume(index));
-                    assert!(consumed || self.grant(), "stuck without a buffer");
+                    if !consumed && !self.grant() {
+                        self.core.handle_starved(true);
+                        self.sync();
+                        let more = (0..self.queues.len()).any(|index| self.consume(index));
+                        assert!(more || self.grant(), "stuck without a buffer");
+                    }
                 }
             }
         }

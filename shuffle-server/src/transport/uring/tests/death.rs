@@ -11,7 +11,7 @@ use super::memory::{JOB, Memory, settings};
 use crate::transport::uring::engine::Engine;
 use crate::transport::uring::line::Line;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -21,7 +21,7 @@ fn pair() -> (TcpStream, TcpStream) {
 }
 
 /// A connection whose other side has taken some bytes, so that the rest of eight buffers lies with the ring and stays there.
-fn stuck(engine: &Rc<Engine>, memory: &Memory) -> (Line, TcpStream, TcpStream) {
+pub(super) fn stuck(engine: &Rc<Engine>, memory: &Memory) -> (Line, TcpStream, TcpStream) {
     let (here, there) = pair();
     socket2::SockRef::from(&here).set_send_buffer_size(4 << 10).unwrap();
     socket2::SockRef::from(&there).set_recv_buffer_size(4 << 10).unwrap();

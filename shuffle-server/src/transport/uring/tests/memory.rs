@@ -21,6 +21,7 @@ pub(super) const ONE_COPIED: ZeroCopySends = ZeroCopySends {
 pub(super) fn settings() -> Settings {
     Settings {
         threads: 1,
+        entries: 256,
         total_buffers: BUFFERS,
         buffer_bytes: BUFFER_BYTES,
         extent_buffers: EXTENT_BUFFERS,

@@ -1,7 +1,10 @@
 mod death;
 mod extents;
+mod failing;
+pub(super) mod failpoint;
 mod in_flight;
 mod memory;
+mod overflow;
 mod plan;
 mod sender;
 mod sockets;
