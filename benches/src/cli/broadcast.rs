@@ -10,9 +10,12 @@ pub struct BroadcastArgs {
     /// Nodes with consumers; the producer is on the first
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     pub nodes: u32,
-    /// Consumer processes on each node
+    /// Consumers on each node, each with a gate and a cursor of its own
     #[arg(long, value_name = "S", default_value_t = 16, value_parser = clap::value_parser!(u32).range(2..=256))]
     pub slots: u32,
+    /// Executor processes on each node, which have the slots between them: 1 is one executor with a task in each slot
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub executors: u32,
     /// Bytes that are broadcast
     #[arg(long, value_name = "BYTES", default_value = "1g", value_parser = parse_bytes)]
     pub bytes: u64,

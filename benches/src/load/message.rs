@@ -140,10 +140,12 @@ pub(crate) struct FileLoad {
     pub(crate) reads: bool,
 }
 
-/// One gate to read to its end.
+/// Gates to read to their ends, all the same.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ConsumeLoad {
     pub(crate) desk: Desk,
+    /// So many consumers, each with a gate and a task of its own.
+    pub(crate) gates: u32,
     pub(crate) channels: Vec<Channel>,
     pub(crate) exclusive: u32,
     pub(crate) floating: u32,

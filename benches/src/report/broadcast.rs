@@ -32,6 +32,8 @@ pub struct BroadcastReport {
     pub verified: bool,
     /// Nodes with consumers.
     pub nodes: u32,
+    /// Executor processes on each node, where all slots are used.
+    pub executors: u32,
     /// Bytes that are broadcast.
     pub bytes: u64,
     /// How often it was measured.
@@ -54,10 +56,11 @@ impl BroadcastReport {
     /// The table that ends a run.
     pub fn table(&self) -> Table {
         let title = format!(
-            "shuffle-bench {}: {} to {} nodes, {} rounds",
+            "shuffle-bench {}: {} to {} nodes, {} executors on each, {} rounds",
             self.scenario,
             bytes(self.bytes),
             self.nodes,
+            self.executors,
             self.rounds
         );
         let columns = ["seconds", "verified s", "wire", "stored", "relays", "CPU s/GB"];

@@ -8,7 +8,7 @@ use crate::cli::{BroadcastArgs, SendStrategy};
 use crate::cluster::{Server, ServerOptions, sent_by};
 use crate::console::Console;
 use crate::error::BenchError;
-use crate::load::{Audience, Channel, ConsumeLoad, Desk, Flush, Kind, ProduceLoad, Task};
+use crate::load::{Audience, Channel, ConsumeLoad, Desk, Flush, Kind, ProduceLoad, Task, Totals};
 use crate::report::{BroadcastReport, BroadcastSide, publish};
 
 /// How a delivery is made.
@@ -102,14 +102,16 @@ async fn deliver(args: &BroadcastArgs, manner: Manner, console: &mut Console) ->
     stage.close().await?;
     let (made, read) = performance.done.split_at(1);
     let made = made.first().map(|done| done.totals).unwrap_or_default();
-    let is_right = |bytes: u64, sum: u64| bytes == made.bytes && (sum == made.sum || !manner.verifies);
+    let expected = slots_of_executors(manner.slots, args.executors).map(|gates| made.times(gates));
+    let is_right = |read: Totals, made: Totals| read.bytes == made.bytes && (read.sum == made.sum || !manner.verifies);
     let wrong = read
         .iter()
-        .position(|done| !is_right(done.totals.bytes, done.totals.sum));
+        .zip(expected.cycle())
+        .position(|(done, made)| !is_right(done.totals, made));
     let arrived: u64 = read.iter().map(|done| done.totals.bytes).sum();
     Ok(Delivered {
         seconds: performance.seconds,
-        problem: wrong.map(|index| format!("consumer {index} of {}: not what was made, {made:?}", read.len())),
+        problem: wrong.map(|index| format!("executor {index} of {}: not what was made, {made:?}", read.len())),
         wire_bytes,
         stored_bytes,
         relays,
@@ -156,9 +158,10 @@ async fn start_workers(
     };
     stage.start_worker("producer", Task::Produce(produce), console).await?;
     for (node, (socket, _)) in homes.iter().enumerate() {
-        for slot in 0..manner.slots {
+        for (executor, gates) in slots_of_executors(manner.slots, args.executors).enumerate() {
             let consume = ConsumeLoad {
                 desk: desk(socket),
+                gates,
                 channels: vec![Channel {
                     node: producing.clone(),
                     partition: 0,
@@ -173,11 +176,17 @@ async fn start_workers(
                 counts_only: !manner.verifies,
                 turn: TURN,
             };
-            let role = format!("consumer-{node}-{slot}");
+            let role = format!("consumer-{node}-{executor}");
             stage.start_worker(&role, Task::Consume(consume), console).await?;
         }
     }
     Ok(())
+}
+
+/// How many slots each executor of a node has.
+fn slots_of_executors(slots: u32, executors: u32) -> impl Iterator<Item = u32> + Clone {
+    let executors = executors.min(slots);
+    (0..executors).map(move |executor| (slots + executor) / executors)
 }
 
 fn kind(args: &BroadcastArgs) -> Kind {
@@ -224,6 +233,7 @@ fn report(args: &BroadcastArgs, sides: &[Side; 2]) -> BroadcastReport {
         scenario: "broadcast",
         verified: everything().all(|one| one.problem.is_none()),
         nodes: args.nodes,
+        executors: args.executors.min(args.slots),
         bytes: args.bytes.next_multiple_of(args.buffer_size.into()),
         rounds: args.rounds,
         wire_bytes: all.wire_bytes,
@@ -236,3 +246,17 @@ fn report(args: &BroadcastArgs, sides: &[Side; 2]) -> BroadcastReport {
 }
 
 const TURN: u32 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::slots_of_executors;
+
+    #[test]
+    fn executors_have_the_slots_between_them() {
+        let split = |slots, executors| slots_of_executors(slots, executors).collect::<Vec<_>>();
+        assert_eq!(split(16, 1), [16]);
+        assert_eq!(split(16, 3), [5, 5, 6]);
+        assert_eq!(split(16, 16), [1; 16]);
+        assert_eq!(split(1, 4), [1], "no executor is without a slot");
+    }
+}

@@ -96,6 +96,7 @@ async fn through_the_service(args: &SpillArgs, console: &mut Console) -> Result<
     let caches_dropped = drop_caches();
     let consume = ConsumeLoad {
         desk,
+        gates: 1,
         channels: vec![Channel {
             node,
             partition: 0,

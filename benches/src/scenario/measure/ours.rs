@@ -150,6 +150,7 @@ impl Load {
                     socket: consuming.clone(),
                     job: JOB,
                 },
+                gates: 1,
                 channels: channels.collect(),
                 exclusive: self.exclusive,
                 floating: self.floating(count),
