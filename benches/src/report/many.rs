@@ -35,12 +35,12 @@ pub struct ManyReport {
     pub slices: u64,
     /// Bytes of each server's pool.
     pub pool_bytes: u64,
-    /// Private memory of all servers by which they grew while the partitions were created, and their readers opened, for each
-    /// subpartition.
+    /// What a subpartition costs its servers while nothing waits in it, at most: private memory by which they grew while the
+    /// partitions were created and their readers opened, and what the books of subpartitions took beyond that later.
     pub metadata_bytes_per_subpartition: f64,
     /// Most `VmRSS - RssShmem` of one server.
     pub server_private_bytes: u64,
-    /// 32 MiB, and 100 bytes for each subpartition of that server.
+    /// 32 MiB, and that metadata for each subpartition of that server.
     pub server_private_bytes_allowed: u64,
 }
 

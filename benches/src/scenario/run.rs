@@ -1,5 +1,6 @@
 //! A run from the first process to the last.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -205,13 +206,18 @@ async fn go(mut inputs: Inputs) -> Vec<ChildStdin> {
 }
 
 /// Asks a server for its counters.
-pub(super) async fn ask(server: &Server) -> Result<std::collections::BTreeMap<String, u64>, BenchError> {
+pub(super) async fn ask(server: &Server) -> Result<BTreeMap<String, u64>, BenchError> {
+    ask_at(&server.name, &server.socket).await
+}
+
+/// The same of the server of that name, at that socket.
+pub(super) async fn ask_at(name: &str, socket: &Path) -> Result<BTreeMap<String, u64>, BenchError> {
     let failed = |source| BenchError::Session {
-        what: format!("asking {} for its counters", server.name),
+        what: format!("asking {name} for its counters"),
         source,
     };
     let options = AttachOptions::new(JobId::new(JOB))
-        .socket(&server.socket)
+        .socket(socket)
         .name("shuffle-bench")
         .timeout(ASK_TIMEOUT);
     let asking = async {
@@ -223,7 +229,7 @@ pub(super) async fn ask(server: &Server) -> Result<std::collections::BTreeMap<St
     match timeout(ASK_TIMEOUT, asking).await {
         Ok(answer) => answer.map_err(failed),
         Err(_) => Err(BenchError::TimedOut {
-            what: format!("an answer of {}", server.name),
+            what: format!("an answer of {name}"),
             after: ASK_TIMEOUT,
         }),
     }

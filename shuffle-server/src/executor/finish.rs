@@ -101,21 +101,17 @@ impl<B: Backing> Node<B> {
             let (index, said) = totals.parts();
             let came = partition
                 .queue(index.value())
-                .map(|queue| *queue.totals())
+                .map(|queue| queue.totals())
                 .unwrap_or_default();
             said.verify(&came).map_err(|error| located(error, index))?;
             named += usize::from(came.buffers > 0);
         }
-        let there = partition
-            .queues()
-            .filter(|(_, queue)| queue.totals().buffers > 0)
-            .count();
-        if there != named {
+        if partition.queues().count() != named {
             let said: HashSet<u32> = request.totals.iter().map(|totals| totals.subpartition).collect();
             let (index, totals) = partition
                 .queues()
-                .find(|(index, queue)| queue.totals().buffers > 0 && !said.contains(index))
-                .map(|(index, queue)| (SubpartitionIndex::new(index), *queue.totals()))
+                .find(|(index, _)| !said.contains(index))
+                .map(|(index, queue)| (SubpartitionIndex::new(index), queue.totals()))
                 .unwrap_or_default();
             return Err(located(
                 Totals::default()

@@ -20,10 +20,9 @@ impl<B: Backing> Node<B> {
         let Some(queue) = partition.queue_mut(index) else {
             return;
         };
-        if queue.limit_raised {
+        if !queue.set_limit_raised(true) {
             return;
         }
-        queue.limit_raised = true;
         if let Some(session) = self.sessions.get_mut(session) {
             session.raised.push_back((no, index));
         }
@@ -41,7 +40,7 @@ impl<B: Backing> Node<B> {
             let Some(queue) = partition.queue_mut(index) else {
                 continue;
             };
-            queue.limit_raised = false;
+            queue.set_limit_raised(false);
             return Some(Output::Credit(NumberEntry {
                 stream: writer.into(),
                 subpartition: SubpartitionIndex::new(index),

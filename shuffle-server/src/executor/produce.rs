@@ -314,7 +314,7 @@ impl<B: Backing> Node<B> {
             (Some(kept), _) => kept.readers_of(index).collect(),
             (None, Some(audience)) => audience.readers().collect(),
             (None, None) => {
-                let reader = partition.queue(index).and_then(|queue| queue.reader);
+                let reader = partition.reader_of(index);
                 return self.list_for(no, index, reader);
             }
         };

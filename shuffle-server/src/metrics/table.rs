@@ -69,6 +69,7 @@ pub const METRICS: &[Metric] = &[
     metric("refused", Counter, Count, "Frames refused because they broke the protocol, and messages dropped because too many wait for a peer"),
     metric("sessions", Gauge, Count, "Attached executors"),
     metric("partitions", Gauge, Count, "Result partitions registered now"),
+    metric("subpartition_bytes", Gauge, Bytes, "Private memory for the books of all subpartitions, without what waits in them"),
     metric("gates", Gauge, Count, "Input gates open now"),
     metric("relays", Gauge, Count, "Copies of broadcast partitions of other nodes that are being read here"),
     metric("channels_serving", Gauge, Count, "Channels served now, to this node and others"),

@@ -236,6 +236,8 @@ impl<B: Backing> Node<B> {
             ]
             .map(|(name, n)| (name.to_owned(), count(n))),
         );
+        let book_bytes = self.partitions.values().map(Partition::book_bytes).sum();
+        all.push(("subpartition_bytes".to_owned(), book_bytes));
         all.extend(
             self.books()
                 .named()

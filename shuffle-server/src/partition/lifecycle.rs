@@ -15,6 +15,7 @@ use buffer_pool::PoolId;
 use shuffle_protocol::partition::{Lifetime, PartitionKind, Pressure, Readiness};
 use shuffle_protocol::{GroupRef, JobId, NodeAddress, PartitionId, SubpartitionRange, WriterId};
 
+use super::queues::Queues;
 use super::readers::ReaderRange;
 use super::spool::Written;
 use super::{Audience, Buffered, Kept, Place, Queue, Spool};
@@ -33,7 +34,7 @@ pub(crate) enum PartitionState {
 }
 
 /// With more subpartitions, a queue that becomes empty gives its memory back.
-const KEEPING_ROOM: usize = 64;
+const KEEPING_ROOM: u32 = 64;
 
 /// One attempt's output on this node.
 #[derive(Debug)]
@@ -69,7 +70,7 @@ pub(crate) struct Partition {
     pub(crate) is_failing: bool,
     /// A buffer was handed over.
     begun: bool,
-    pub(super) queues: Vec<Option<Box<Queue>>>,
+    pub(super) queues: Queues,
     pub(super) ranges: BTreeMap<u32, ReaderRange>,
     /// Subpartitions whose range has been read to its end or given up.
     pub(super) done: u32,
@@ -97,8 +98,6 @@ pub(crate) struct PartitionOrigin {
 
 impl Partition {
     pub(crate) fn new(origin: PartitionOrigin) -> Self {
-        let mut queues = Vec::new();
-        queues.resize_with(origin.subpartitions as usize, || None);
         Self {
             job: origin.job,
             id: origin.id,
@@ -123,34 +122,33 @@ impl Partition {
             finishing: None,
             is_failing: false,
             begun: false,
-            queues,
+            queues: Queues::new(origin.subpartitions),
             ranges: BTreeMap::new(),
             done: 0,
         }
     }
 
     pub(crate) fn subpartitions(&self) -> u32 {
-        u32::try_from(self.queues.len()).unwrap_or(u32::MAX)
+        self.queues.count()
     }
 
     /// The queue of a subpartition that is there; made at the first buffer.
     pub(crate) fn queue_mut(&mut self, subpartition: u32) -> Option<&mut Queue> {
-        let reader = match self.queues.get(subpartition as usize)? {
-            Some(_) => None,
-            None => self.range_of(subpartition).and_then(|range| range.reader),
-        };
-        let place = self.queues.get_mut(subpartition as usize)?;
-        Some(place.get_or_insert_with(|| Box::new(Queue::new(reader))))
+        self.queues.get_or_make(subpartition)
     }
 
     pub(crate) fn queue(&self, subpartition: u32) -> Option<&Queue> {
-        self.queues.get(subpartition as usize)?.as_deref()
+        self.queues.get(subpartition)
     }
 
+    /// Those that have had a buffer.
     pub(crate) fn queues(&self) -> impl Iterator<Item = (u32, &Queue)> {
-        (0u32..)
-            .zip(self.queues.iter())
-            .filter_map(|(index, queue)| Some((index, queue.as_deref()?)))
+        self.queues.used()
+    }
+
+    /// Bytes that the books of its subpartitions take, without what waits in them.
+    pub(crate) fn book_bytes(&self) -> u64 {
+        self.queues.book_bytes()
     }
 
     pub(crate) fn has_begun(&self) -> bool {
@@ -159,8 +157,8 @@ impl Partition {
 
     /// Bytes of each subpartition, as they travel.
     pub(crate) fn sizes(&self) -> Vec<u64> {
-        let bytes = |queue: &Option<Box<Queue>>| queue.as_ref().map_or(0, |queue| queue.totals().bytes);
-        self.queues.iter().map(bytes).collect()
+        let bytes = |index| self.queue(index).map_or(0, |queue| queue.totals().bytes);
+        (0..self.subpartitions()).map(bytes).collect()
     }
 
     /// Whether it is on disk, complete, for a later start of the server.
@@ -197,7 +195,7 @@ impl Partition {
     }
 
     fn keeps_room(&self) -> bool {
-        self.queues.len() <= KEEPING_ROOM
+        self.queues.count() <= KEEPING_ROOM
     }
 
     /// The next buffer of a subpartition, for its reader or for nobody; it counts against the limit until it is gone.
@@ -241,10 +239,8 @@ impl Partition {
             spool.held = index.data_bytes;
         }
         for group in index.groups {
-            if let Some(place) = partition.queues.get_mut(group.subpartition as usize) {
-                *place = Some(Box::new(Queue::recovered(
-                    group.entries.iter().map(Buffered::recovered),
-                )));
+            if let Some(queue) = partition.queue_mut(group.subpartition) {
+                *queue = Queue::recovered(group.entries.iter().map(Buffered::recovered));
             }
         }
         partition

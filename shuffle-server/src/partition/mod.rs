@@ -17,6 +17,7 @@ mod lifecycle;
 mod loading;
 mod outlet;
 mod queue;
+mod queues;
 mod readers;
 mod reading;
 mod registry;
@@ -24,6 +25,8 @@ mod relay;
 mod serving;
 mod spool;
 mod spooling;
+#[cfg(test)]
+mod tests;
 mod trace;
 mod waiting;
 

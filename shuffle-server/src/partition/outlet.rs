@@ -177,7 +177,7 @@ impl Outlet {
             let queue = partition
                 .queue_mut(subpartition)
                 .expect("invariant: listed subpartitions exist");
-            let next = queue.get(cursor.unwrap_or_else(|| queue.base())).copied();
+            let next = queue.get(cursor.unwrap_or_else(|| queue.base()));
             let buffer = next.expect("invariant: a listed subpartition has a buffer waiting");
             match buffer.place {
                 Place::Disk(_) => self.list_next(partition, subpartition),
@@ -237,7 +237,7 @@ impl Outlet {
         if let Some(cursor) = self.cursor_mut(subpartition) {
             cursor.listed = listed;
         } else if let Some(queue) = partition.queue_mut(subpartition) {
-            queue.listed = listed;
+            queue.set_listed(listed);
         }
     }
 
@@ -245,7 +245,7 @@ impl Outlet {
     pub(crate) fn handle_more(&mut self, partition: &mut Partition, subpartition: u32) -> bool {
         let listed = match self.cursor(partition, subpartition) {
             Some(cursor) => cursor.listed,
-            None => partition.queue(subpartition).is_some_and(|queue| queue.listed),
+            None => partition.queue(subpartition).is_some_and(Queue::is_listed),
         };
         if listed || self.next_place(partition, subpartition).is_none() {
             return false;
@@ -267,7 +267,7 @@ impl Outlet {
             .queue_mut(subpartition)
             .expect("invariant: listed subpartitions exist");
         let taken = match cursor {
-            Some(ordinal) => queue.get(ordinal).copied(),
+            Some(ordinal) => queue.get(ordinal),
             None => queue.pop(false),
         };
         let buffer = Buffered {
@@ -385,10 +385,7 @@ fn readable_end(partition: &Partition, queue: &Queue) -> u64 {
 }
 
 fn totals_of(partition: &Partition, subpartition: u32) -> Totals {
-    partition
-        .queue(subpartition)
-        .map(|queue| *queue.totals())
-        .unwrap_or_default()
+    partition.queue(subpartition).map(Queue::totals).unwrap_or_default()
 }
 
 /// Where an outlet stands in its sink's turn.

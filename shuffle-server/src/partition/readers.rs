@@ -1,5 +1,6 @@
 //! Who reads which subpartitions of a partition, and when all of them have.
 
+use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use shuffle_protocol::{ShuffleError, SubpartitionRange, error::ErrorKind};
@@ -82,11 +83,6 @@ impl Partition {
             }),
             Entry::Occupied(_) => unreachable!("an overlap was ruled out above"),
         };
-        for index in range.first..range.first + range.count {
-            if let Some(queue) = self.queues[index as usize].as_deref_mut() {
-                queue.reader = Some(reader);
-            }
-        }
         Ok(())
     }
 
@@ -106,9 +102,8 @@ impl Partition {
         assert!(range.reader.take().is_some(), "a reader left a range twice");
         self.done += range.count;
         for index in first..first + range.count {
-            if let Some(queue) = self.queues[index as usize].as_deref_mut() {
-                queue.reader = None;
-                queue.listed = false;
+            if let Some(queue) = self.queues.get_mut(index) {
+                queue.set_listed(false);
             }
         }
     }
@@ -140,7 +135,7 @@ impl Partition {
         if let Some(audience) = &self.audience {
             return audience.is_over();
         }
-        self.range_of(subpartition).is_some_and(|range| range.reader.is_none())
+        range_in(&self.ranges, subpartition).is_some_and(|range| range.reader.is_none())
     }
 
     /// Every subpartition has been read or given up; what is kept: released or expired, and nobody reads it any more.
@@ -161,12 +156,22 @@ impl Partition {
         }
     }
 
-    pub(super) fn range_of(&self, subpartition: u32) -> Option<&ReaderRange> {
-        let (first, range) = self.ranges.range(..=subpartition).next_back()?;
-        (subpartition - first < range.count).then_some(range)
+    /// Who reads a subpartition that is read once.
+    pub(crate) fn reader_of(&self, subpartition: u32) -> Option<OutletNo> {
+        reader_in(&self.ranges, subpartition)
     }
 
     fn refuse(&self, kind: ErrorKind, message: String) -> ShuffleError {
         ShuffleError::new(kind, message).job(self.job).partition(self.id)
     }
+}
+
+/// Who reads a subpartition, by the ranges there are.
+pub(super) fn reader_in(ranges: &BTreeMap<u32, ReaderRange>, subpartition: u32) -> Option<OutletNo> {
+    range_in(ranges, subpartition)?.reader
+}
+
+fn range_in(ranges: &BTreeMap<u32, ReaderRange>, subpartition: u32) -> Option<&ReaderRange> {
+    let (first, range) = ranges.range(..=subpartition).next_back()?;
+    (subpartition - first < range.count).then_some(range)
 }

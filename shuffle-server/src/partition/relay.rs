@@ -192,7 +192,7 @@ impl<B: Backing> Node<B> {
         let Some(partition) = self.partitions.get_mut(no) else {
             return Ok(());
         };
-        let came = partition.queue(0).map(|queue| *queue.totals()).unwrap_or_default();
+        let came = partition.queue(0).map(super::Queue::totals).unwrap_or_default();
         let located = |error: ShuffleError| {
             error
                 .job(partition.job)

@@ -10,6 +10,7 @@
 use std::collections::BTreeSet;
 use std::ops::Range;
 
+use super::readers::reader_in;
 use super::{Partition, Place};
 use crate::spill::StoreNo;
 
@@ -127,10 +128,11 @@ impl Partition {
         }
         let mut bytes = 0;
         for subpartition in looked_at {
-            let Some(queue) = self.queues[subpartition as usize].as_deref() else {
+            let Some(queue) = self.queues.get(subpartition) else {
                 continue;
             };
-            let keep = if keeps_heads && queue.reader.is_some() { HEAD } else { 0 };
+            let is_read = reader_in(&self.ranges, subpartition).is_some();
+            let keep = if keeps_heads && is_read { HEAD } else { 0 };
             for ordinal in queue.unwritten(keep) {
                 if bytes >= BATCH_BYTES || spool.writing.len() == BATCH_PIECES {
                     return &spool.writing;

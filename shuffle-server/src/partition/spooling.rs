@@ -272,7 +272,7 @@ impl<B: Backing> Node<B> {
 }
 
 fn index_of(partition: &Partition, buffer_bytes: u32) -> Index {
-    let entry = |buffer: &super::Buffered| IndexEntry {
+    let entry = |buffer: super::Buffered| IndexEntry {
         at: match buffer.place {
             Place::Disk(at) => at,
             Place::Memory(_) | Place::Loaded { .. } | Place::Received(_) => {
