@@ -156,6 +156,52 @@ async fn a_consumer_that_has_stopped_keeps_its_bytes_and_no_other_partition_wait
     cluster.shut_down().await;
 }
 
+/// One consumer of a node reads a little and stops, another comes when the others are through: where the producer spills, nobody waits.
+#[tokio::test]
+async fn the_others_of_a_node_go_on_without_one_that_has_stopped_or_not_come() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let options = |name: &str| {
+        NodeOptions::new()
+            .pool(256, 4096)
+            .flag("storage-directories", folder.path().join(name).display())
+    };
+    let cluster = Cluster::start(binaries!(), [options("a"), options("b")]).await;
+    let there = cluster.node(1).address();
+    let (producer, far) = (cluster.attach(0, JOB).await, cluster.attach(1, JOB).await);
+    let edge = Edge::new(Some(cluster.node(0).address()), partition(1), 2000);
+    let spilling = PartitionKind {
+        pressure: Pressure::Spilling,
+        ..PartitionKind::PIPELINE
+    };
+    let spec = spec(&edge, &[(&there, 4)]).kind(spilling).buffers(2, 8);
+    let mut slow = far.open_gate(gate(&edge, 4)).await.expect("a gate");
+    let quick = [reader(&cluster, 1, &edge, 4).await, reader(&cluster, 1, &edge, 4).await];
+    let writes = {
+        let (edge, producer) = (edge.clone(), producer.clone());
+        tokio::spawn(async move { produce(&edge, &producer, spec).await })
+    };
+    let (sources, mut oracle) = ([edge.source], edge.oracle());
+    let first = read_some(&mut slow, &sources, &mut oracle, 1);
+    assert!(within(LIMIT, "the first record", first).await.expect("right"));
+    let made = within(LIMIT, "the writer", writes).await.expect("no panic");
+    for one in quick {
+        assert_eq!(outcome(one).await.expect("everything, in order"), made);
+    }
+    let relays = far.status().await.expect("alive")["relays_opened"];
+    assert!(
+        relays >= 3,
+        "{relays}: one for who has stopped, one for who has not come"
+    );
+    let late = reader(&cluster, 1, &edge, 4).await;
+    assert_eq!(outcome(late).await.expect("everything, in order"), made);
+    let rest = within(LIMIT, "the rest", read_all(&mut slow, &sources, &mut oracle)).await;
+    assert_eq!(rest.expect("its bytes were not touched"), made);
+    assert!(far.status().await.expect("alive")["refetch_bytes"] > 0);
+    drop((slow, far, producer));
+    cluster.assert_base().await;
+    cluster.shut_down().await;
+}
+
 /// A consumer's process is killed while it holds everybody up; then a node with all its consumers is.
 #[tokio::test]
 async fn consumers_and_nodes_that_are_killed_hold_up_nobody() {

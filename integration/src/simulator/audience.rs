@@ -1,11 +1,12 @@
 //! Broadcasts of a simulation, beside everything else that it draws: by chance of their own, so that a seed without one means
 //! what it meant before there were any.
 
-use shuffle_protocol::partition::Lifetime;
+use shuffle_protocol::partition::{Lifetime, Pressure};
 use shuffle_protocol::{JobId, PartitionId, ResultId, SubpartitionRange};
 
-use super::plan::Plan;
+use super::plan::{Plan, Scenario};
 use super::random::Random;
+use super::schedule::MILLIS;
 use super::workload::{ChannelSpec, PartitionSpec, Workload, draw_gate, draw_kind, draw_producer};
 
 /// Seeds with broadcasts: those that leave one of these when divided.
@@ -19,9 +20,34 @@ impl Workload {
             return;
         }
         let random = &mut Random::new(!plan.seed);
+        let first = self.partitions.len();
         for job in 1..=plan.jobs {
             for index in 0..random.between(1, 2) {
                 self.draw_broadcast(plan, random, JobId::new(job), index);
+            }
+        }
+        self.draw_stragglers(plan, first);
+    }
+
+    /// Where others need not wait for them, some consumers of broadcasts are slow, or come late. By chance of their own, too.
+    fn draw_stragglers(&mut self, plan: &Plan, first: usize) {
+        if plan.scenario == Scenario::Stopped {
+            // There everybody else is to be done in time.
+            return;
+        }
+        let random = &mut Random::new(plan.seed.rotate_left(32));
+        for (no, partition) in self.partitions.iter_mut().enumerate().skip(first) {
+            if partition.kind.pressure != Pressure::Spilling || !random.chance(60) {
+                continue;
+            }
+            partition.counts = vec![40];
+            let gates = self.processes.iter_mut().flat_map(|process| &mut process.gates);
+            for gate in gates.filter(|gate| gate.channels.iter().any(|channel| channel.partition == Some(no))) {
+                match random.between(0, 3) {
+                    0 => gate.hold = 4000 * MILLIS,
+                    1 => gate.start += 8000 * MILLIS,
+                    _ => gate.hold = 0,
+                }
             }
         }
     }

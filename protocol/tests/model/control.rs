@@ -90,7 +90,8 @@ fn look(message: Message) {
         | Message::Status(_)
         | Message::FenceNotice(_)
         | Message::GroupLeave(_)
-        | Message::AudienceClosed(_) => {}
+        | Message::AudienceClosed(_)
+        | Message::Refetchable(_) => {}
     }
 }
 

@@ -260,6 +260,11 @@ pub(crate) fn messages() -> Vec<Message> {
             resume: true,
             group: group.clone(),
             broadcast: Some(control::Broadcast { consumers: 16 }),
+            moved: Some(control::MovedConsumers {
+                stream: 5,
+                consumers: 3,
+                from: 77,
+            }),
             ..control::OpenChannel::default()
         }),
         Message::CloseChannel(control::CloseChannel {
@@ -295,6 +300,7 @@ pub(crate) fn messages() -> Vec<Message> {
         Message::GroupJoin(control::GroupJoin { job: 3, group }),
         Message::GroupLeave(control::GroupLeave { job: 3, group: 9 }),
         Message::AudienceClosed(control::AudienceClosed { stream: 31 }),
+        Message::Refetchable(control::Refetchable { stream: 32 }),
         Message::Reply(control::Reply {
             request: 1,
             error,

@@ -188,6 +188,7 @@ impl<B: Backing> Node<B> {
                 stream,
                 group,
                 told_of,
+                moved: None,
             };
             let no = self.outlets.insert(Outlet::new(place, window, now, deadline)?);
             if let Some(session) = self.sessions.get_mut(id) {

@@ -61,7 +61,7 @@ impl<B: Backing> Node<B> {
             ms => Duration::from_millis(ms.into()),
         };
         let store = kind.may_use_disk().then(|| self.disks.new_store());
-        let no = self.partitions.insert(Partition::new(PartitionOrigin {
+        let mut made = Partition::new(PartitionOrigin {
             job,
             id: partition,
             session: id,
@@ -74,7 +74,9 @@ impl<B: Backing> Node<B> {
             store,
             pool,
             broadcast,
-        }));
+        });
+        made.limit_unacked(request.max_buffers.max(request.min_buffers));
+        let no = self.partitions.insert(made);
         if let Some(pool) = pool {
             self.pool_owners.insert(pool, PoolOwner::Writer(no));
         }
@@ -323,7 +325,7 @@ impl<B: Backing> Node<B> {
         }
     }
 
-    fn list_for(&mut self, no: PartitionNo, index: u32, reader: Option<OutletNo>) {
+    pub(crate) fn list_for(&mut self, no: PartitionNo, index: u32, reader: Option<OutletNo>) {
         let Some(reader) = reader else { return };
         if let Some(partition) = self.partitions.get_mut(no)
             && let Some(outlet) = self.outlets.get_mut(reader)

@@ -322,7 +322,8 @@ fn kind_of(message: &Message) -> &'static str {
         | Message::GroupVerdict(_)
         | Message::GroupJoin(_)
         | Message::GroupLeave(_)
-        | Message::AudienceClosed(_) => "what only servers say to each other",
+        | Message::AudienceClosed(_)
+        | Message::Refetchable(_) => "what only servers say to each other",
         _ => "this message here",
     }
 }

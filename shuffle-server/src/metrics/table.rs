@@ -50,6 +50,7 @@ pub const METRICS: &[Metric] = &[
     metric("buffers_unwanted", Counter, Count, "Buffers that arrived twice or for a channel that nobody reads any more"),
     metric("buffers_discarded", Counter, Count, "Buffers thrown away because their reader was gone"),
     metric("relays_opened", Counter, Count, "Broadcast partitions of other nodes of which this node fetched a copy for its consumers"),
+    metric("refetch_bytes", Counter, Bytes, "Payload of broadcast partitions that was fetched once more, for consumers that held up the others of this node"),
     metric("partitions_created", Counter, Count, "Result partitions registered"),
     metric("partitions_finished", Counter, Count, "Result partitions finished"),
     metric("partitions_failed", Counter, Count, "Result partitions failed"),

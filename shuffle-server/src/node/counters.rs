@@ -35,6 +35,8 @@ pub struct NodeCounters {
     pub buffers_discarded: u64,
     /// Broadcast partitions of other nodes that were read here.
     pub relays_opened: u64,
+    /// Payload of them that came a second time, for consumers that held up the others, in bytes.
+    pub refetch_bytes: u64,
     /// Partitions registered, finished, failed and released.
     pub partitions_created: u64,
     /// See `partitions_created`.
@@ -74,7 +76,7 @@ pub struct NodeCounters {
 impl NodeCounters {
     /// Every counter by its metric name.
     #[must_use]
-    pub fn named(&self) -> [(&'static str, u64); 33] {
+    pub fn named(&self) -> [(&'static str, u64); 34] {
         [
             ("buffers_produced", self.buffers_produced),
             ("bytes_produced", self.bytes_produced),
@@ -92,6 +94,7 @@ impl NodeCounters {
             ("buffers_unwanted", self.buffers_unwanted),
             ("buffers_discarded", self.buffers_discarded),
             ("relays_opened", self.relays_opened),
+            ("refetch_bytes", self.refetch_bytes),
             ("partitions_created", self.partitions_created),
             ("partitions_finished", self.partitions_finished),
             ("partitions_failed", self.partitions_failed),

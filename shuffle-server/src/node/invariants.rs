@@ -57,7 +57,7 @@ impl<B: Backing> Node<B> {
                 Timer::Session(session) => self.sessions.get(session).is_some_and(Session::is_open),
                 Timer::Unconfirmed(path) => self.paths.get(path).is_some_and(|path| path.link.is_some()),
                 Timer::Verdict(job, group) => self.groups.verdict(job, group).is_none(),
-                Timer::Unread(partition) => self.partitions.contains_key(partition),
+                Timer::Unread(partition) | Timer::Straggler(partition) => self.partitions.contains_key(partition),
                 Timer::Reading(outlet) => self.without_pool.contains_key(&outlet),
                 Timer::Notices(session) => self.notices.is_subscribed(session),
                 Timer::Tracing(inlet) => self.inlets.get(inlet).is_some_and(|inlet| inlet.trace.is_some()),

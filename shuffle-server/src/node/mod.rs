@@ -96,7 +96,7 @@ pub struct Node<B: Backing> {
     pub(crate) partitions: SlotMap<PartitionNo, Partition>,
     pub(crate) registry: Registry,
     /// Broadcast partitions of other nodes that are read here: for each, the relay that has all of it.
-    pub(crate) relays: BTreeMap<(JobId, PartitionId), PartitionNo>,
+    pub(crate) relays: BTreeMap<(JobId, PartitionId), Vec<PartitionNo>>,
     pub(crate) groups: Groups,
     pub(crate) outlets: SlotMap<OutletNo, Outlet>,
     pub(crate) inlets: SlotMap<InletNo, Inlet>,
@@ -115,6 +115,8 @@ pub struct Node<B: Backing> {
     pub(crate) notices: Notices,
     /// Partitions that are kept or broadcast and that a reader has left in this step.
     pub(crate) left: Vec<PartitionNo>,
+    /// Relays of which some readers may hold up others.
+    pub(crate) stalling: Vec<PartitionNo>,
     /// Readers of files that wait for buffers to load into, and what they are told if none come.
     pub(crate) without_pool: BTreeMap<OutletNo, ShuffleError>,
     /// Creations that wait for buffers.
@@ -161,6 +163,7 @@ impl<B: Backing> Node<B> {
             spoolers: Spoolers::default(),
             notices: Notices::default(),
             left: Vec::new(),
+            stalling: Vec::new(),
             without_pool: BTreeMap::new(),
             pending: PendingRequests::default(),
             pool_changed: false,
@@ -267,6 +270,7 @@ impl<B: Backing> Node<B> {
                 Timer::Reading(outlet) => self.expire_reading(now, outlet),
                 Timer::Notices(_) => self.handle_notices_due(),
                 Timer::Tracing(inlet) => self.expire_tracing(now, inlet),
+                Timer::Straggler(relay) => self.part_from_straggler(now, relay),
                 Timer::Sweep => self.sweep(now),
             }
         }

@@ -37,6 +37,9 @@ impl<B: Backing> Node<B> {
                 break;
             }
         }
+        for no in std::mem::take(&mut self.stalling) {
+            self.watch_for_stragglers(now, no);
+        }
         self.spool(now);
         self.settle_notices(now);
         self.check_some_invariants();

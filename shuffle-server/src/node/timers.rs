@@ -40,6 +40,8 @@ pub(crate) enum Timer {
     Notices(SessionId),
     /// A buffer that did not match has had time to be traced and to come once more.
     Tracing(InletNo),
+    /// The slowest readers of a relay have held up the others long enough.
+    Straggler(PartitionNo),
     /// Old tombstones may go.
     Sweep,
 }

@@ -30,7 +30,16 @@ impl<B: Backing> Node<B> {
             self.forget_items(partition, job, sink, Some(no), items);
         }
         if complete {
-            self.drop_outlet(now, no);
+            return self.drop_outlet(now, no);
+        }
+        if let OutletState::Open(partition) = state
+            && self
+                .partitions
+                .get(partition)
+                .is_some_and(|of| of.max_unacked_in_memory < u64::MAX)
+        {
+            // It may have been bound to what is on disk.
+            self.list_for(partition, 0, Some(no));
         }
     }
 

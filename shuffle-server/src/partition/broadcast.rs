@@ -60,6 +60,33 @@ impl Audience {
         audience
     }
 
+    /// For one reader that is on its way from another place. As many were declared for its node there (0: nobody was): all of
+    /// them have come.
+    pub(crate) fn of_one(node: &NodeAddress, declared: u32) -> Self {
+        let mut audience = Self {
+            is_open: declared == 0,
+            ..Self::default()
+        };
+        if declared > 0 {
+            let of = Declared {
+                consumers: declared,
+                absent: 0,
+            };
+            audience.nodes.insert(node.clone(), of);
+        }
+        audience
+    }
+
+    /// For those of a node that have not come, of all that were declared for it.
+    pub(crate) fn of_absent(node: &NodeAddress, declared: u32, absent: u32) -> Self {
+        let mut audience = Self::of_one(node, declared);
+        if let Some(of) = audience.nodes.get_mut(node) {
+            of.absent = absent;
+            audience.stand(0, absent.into());
+        }
+        audience
+    }
+
     /// A reader has come that speaks for `consumers` of a node, of `declared` as its side was told (0: not told).
     ///
     /// # Errors
@@ -102,16 +129,51 @@ impl Audience {
             of.absent = left;
             self.leave(0, consumers.into());
         }
-        self.stand(0, consumers.into());
-        let node = node.clone();
+        self.adopt(reader, node.clone(), consumers, 0);
+        Ok(())
+    }
+
+    /// A reader has come that takes so many consumers over from another, from this buffer on.
+    ///
+    /// # Errors
+    /// `Released`: the other is gone. `InvalidRequest`: it has passed that.
+    pub(crate) fn take_over(
+        &mut self,
+        reader: OutletNo,
+        of: Option<OutletNo>,
+        consumers: u32,
+        from: u64,
+    ) -> Result<(), ShuffleError> {
+        let Some(before) = of.and_then(|of| self.readers.get_mut(&of)) else {
+            let message = "the channel whose consumers it takes over has ended";
+            return Err(ShuffleError::new(ErrorKind::Released, message));
+        };
+        if from < before.passed {
+            return Err(invalid(format!(
+                "a channel that begins with buffer {from} takes over from one that has passed {}",
+                before.passed
+            )));
+        }
+        let (node, passed, spoke_for) = (before.node.clone(), before.passed, before.consumers);
+        // Somebody is left of whom the other side speaks.
+        before.consumers = spoke_for.saturating_sub(consumers).max(1);
+        let left = before.consumers;
+        self.leave(passed, spoke_for.into());
+        self.stand(passed, left.into());
+        self.adopt(reader, node, consumers.max(1), from);
+        Ok(())
+    }
+
+    /// A reader comes from another place, where it had passed so much.
+    pub(crate) fn adopt(&mut self, reader: OutletNo, node: NodeAddress, consumers: u32, passed: u64) {
+        self.stand(passed, consumers.into());
         let new = Reader {
             node,
             consumers,
-            passed: 0,
+            passed,
         };
         let before = self.readers.insert(reader, new);
         assert!(before.is_none(), "a reader came twice");
-        Ok(())
     }
 
     /// A reader has passed everything below, and for its last buffer is done with that too.
@@ -160,6 +222,46 @@ impl Audience {
     /// How many buffers everybody has passed. `None`: nobody reads, or will read.
     pub(crate) fn passed(&self) -> Option<u64> {
         self.positions.keys().next().copied()
+    }
+
+    /// How many buffers the first of all has passed.
+    pub(crate) fn furthest(&self) -> Option<u64> {
+        self.positions.keys().next_back().copied()
+    }
+
+    /// A reader that stands there.
+    pub(crate) fn reader_at(&self, passed: u64) -> Option<OutletNo> {
+        let there = self.readers.iter().find(|(_, reader)| reader.passed == passed);
+        there.map(|(no, _)| *no)
+    }
+
+    /// How many buffers this reader has passed.
+    pub(crate) fn passed_by(&self, reader: OutletNo) -> Option<u64> {
+        self.readers.get(&reader).map(|reader| reader.passed)
+    }
+
+    /// Nodes with declared consumers.
+    pub(crate) fn nodes(&self) -> u64 {
+        self.nodes.len() as u64
+    }
+
+    /// Consumers that were declared and have not come.
+    pub(crate) fn absent(&self) -> u32 {
+        self.nodes.values().map(|of| of.absent).sum()
+    }
+
+    /// Those who have not come do so elsewhere.
+    pub(crate) fn give_absent_away(&mut self) {
+        let absent = self.absent();
+        for of in self.nodes.values_mut() {
+            of.absent = 0;
+        }
+        self.leave(0, absent.into());
+    }
+
+    /// Whether who comes now would find its place.
+    pub(crate) fn has_room(&self) -> bool {
+        self.is_open || self.absent() > 0
     }
 
     /// Nobody reads it, and nobody who was declared will.

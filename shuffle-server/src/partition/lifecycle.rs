@@ -18,8 +18,7 @@ use shuffle_protocol::{GroupRef, JobId, NodeAddress, PartitionId, SubpartitionRa
 use super::queues::Queues;
 use super::readers::ReaderRange;
 use super::spool::Written;
-use super::{Audience, Buffered, Kept, Place, Queue, Spool};
-use crate::executor::GateNo;
+use super::{Audience, Buffered, Kept, Place, Queue, Relay, Spool};
 use crate::node::SessionId;
 use crate::spill::{Index, StoreNo};
 
@@ -35,6 +34,9 @@ pub(crate) enum PartitionState {
 
 /// With more subpartitions, a queue that becomes empty gives its memory back.
 const KEEPING_ROOM: u32 = 64;
+
+/// Of a spilling broadcast, by node that reads it; a relay has no more buffers.
+const MAX_UNACKED_IN_MEMORY: u64 = 32;
 
 /// One attempt's output on this node.
 #[derive(Debug)]
@@ -60,8 +62,11 @@ pub(crate) struct Partition {
     pub(crate) is_broadcast: bool,
     /// Broadcast and ephemeral: its readers.
     pub(crate) audience: Option<Box<Audience>>,
-    /// It holds what another node sends, through the one channel of this gate.
-    pub(crate) relay: Option<GateNo>,
+    /// Spilling and broadcast: a node that has not acknowledged so many gets only what is on disk, so that no slow one keeps
+    /// the writer's buffers.
+    pub(crate) max_unacked_in_memory: u64,
+    /// It holds what another node sends.
+    pub(crate) relay: Option<Box<Relay>>,
     /// How long it is kept while nobody reads it.
     pub(crate) time_to_live: Duration,
     /// Whose request is to be answered when it is sealed.
@@ -117,6 +122,7 @@ impl Partition {
                 .broadcast
                 .filter(|_| origin.kind.lifetime == Lifetime::Ephemeral)
                 .map(|declared| Box::new(Audience::new(declared))),
+            max_unacked_in_memory: u64::MAX,
             relay: None,
             time_to_live: origin.time_to_live,
             finishing: None,
@@ -149,6 +155,18 @@ impl Partition {
     /// Bytes that the books of its subpartitions take, without what waits in them.
     pub(crate) fn book_bytes(&self) -> u64 {
         self.queues.book_bytes()
+    }
+
+    /// A spilling broadcast whose writer has so many buffers.
+    pub(crate) fn limit_unacked(&mut self, writer_buffers: u32) {
+        if let Some(audience) = self
+            .audience
+            .as_ref()
+            .filter(|_| self.kind.pressure == Pressure::Spilling)
+        {
+            let share = u64::from(writer_buffers) / (4 * audience.nodes().max(1));
+            self.max_unacked_in_memory = share.clamp(1, MAX_UNACKED_IN_MEMORY);
+        }
     }
 
     pub(crate) fn has_begun(&self) -> bool {

@@ -11,9 +11,11 @@
 
 mod acked;
 mod broadcast;
+mod channel;
 mod group;
 mod kept;
 mod lifecycle;
+mod listening;
 mod loading;
 mod outlet;
 mod queue;
@@ -25,22 +27,26 @@ mod relay;
 mod serving;
 mod spool;
 mod spooling;
+mod straggler;
 #[cfg(test)]
 mod tests;
 mod trace;
 mod waiting;
 
 pub(crate) use broadcast::Audience;
+pub(crate) use channel::{OutletPlace, SinkRef, locate};
 pub(crate) use group::{Groups, MemberRef, judges};
 pub(crate) use kept::Kept;
 pub(crate) use lifecycle::{Partition, PartitionOrigin, PartitionState};
-pub(crate) use outlet::{Item, Outlet, OutletPlace, OutletState, Pull, SinkRef, Turn, locate};
+pub(crate) use listening::Listener;
+pub(crate) use outlet::{Item, Outlet, OutletState, Pull, Turn};
 pub(crate) use queue::{Buffered, Place, Queue};
 pub(crate) use reading::Reading;
 pub(crate) use registry::{Lookup, Registry, Tombstone};
-pub(crate) use relay::Listener;
+pub(crate) use relay::Relay;
 pub(crate) use spool::{RUN_BYTES, Spool};
 pub(crate) use spooling::Spoolers;
+pub(crate) use straggler::{Adopting, Moved};
 pub(crate) use trace::{Tracing, mismatch};
 
 slotmap::new_key_type! {

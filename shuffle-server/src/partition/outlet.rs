@@ -9,23 +9,13 @@ use std::time::Instant;
 
 use shuffle_protocol::partition::Totals;
 use shuffle_protocol::stream::Sender;
-use shuffle_protocol::{
-    GroupRef, JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionIndex, SubpartitionRange,
-};
+use shuffle_protocol::{GroupRef, JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionRange};
 
 use super::reading::{Cursor, LOADED_WITHOUT_CREDIT, Load, READ_AHEAD, Stage};
-use super::{Buffered, OutletNo, Partition, PartitionNo, PartitionState, Place, Queue, Reading, Tracing};
-use crate::node::SessionId;
-use crate::peer::PathId;
-
-/// Where an outlet leads.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SinkRef {
-    /// An executor on this node: descriptors; its buffers come home when it releases its views.
-    Session(SessionId),
-    /// Another node: payload; its buffers come home when they are acknowledged.
-    Path(PathId),
-}
+use super::{
+    Buffered, Moved, OutletNo, OutletPlace, Partition, PartitionNo, PartitionState, Place, Queue, Reading, SinkRef,
+    Tracing, locate,
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum OutletState {
@@ -85,6 +75,8 @@ pub(crate) struct Outlet {
     pub(crate) released: u64,
     /// It asked for a broadcast partition, and was told of so many consumers on its node (0: of none).
     pub(crate) told_of: Option<u32>,
+    /// It takes these over from another channel.
+    pub(crate) moved: Option<Moved>,
     /// What it has on its way from disk, where its partition may have something there.
     pub(crate) reading: Option<Box<Reading>>,
     /// A buffer that did not match at its reader.
@@ -109,6 +101,7 @@ impl Outlet {
             window: credit,
             released: 0,
             told_of: place.told_of,
+            moved: place.moved,
             reading: None,
             tracing: Tracing::default(),
             ready: VecDeque::new(),
@@ -214,7 +207,7 @@ impl Outlet {
             Some(cursor) => {
                 let next = queue
                     .get(cursor.next)
-                    .filter(|_| cursor.next < readable_end(partition, queue));
+                    .filter(|_| cursor.next < self.readable_end(partition, queue));
                 next.map(|buffer| buffer.place)
             }
         }
@@ -231,6 +224,15 @@ impl Outlet {
     pub(crate) fn cursor_mut(&mut self, subpartition: u32) -> Option<&mut Cursor> {
         let index = (subpartition - self.range.first) as usize;
         self.reading.as_mut()?.cursors.get_mut(index)
+    }
+
+    /// It goes on in another partition, of which nothing is there yet.
+    pub(super) fn move_to(&mut self, partition: PartitionNo) {
+        self.state = OutletState::Open(partition);
+        self.ready.clear();
+        if let Some(cursor) = self.cursor_mut(0) {
+            cursor.listed = false;
+        }
     }
 
     fn set_listed(&mut self, partition: &mut Partition, subpartition: u32, listed: bool) {
@@ -295,6 +297,10 @@ impl Outlet {
             return Pull::Nothing;
         }
         let subpartition = self.range.first + self.next_end;
+        if self.waiting_of(partition, subpartition) > 0 && partition.audience.is_some() {
+            // It is still on its way to disk.
+            return Pull::Nothing;
+        }
         self.next_end += 1;
         let last = self.next_end == self.range.count;
         let sequence = self.sender.send_end(Item::End { subpartition, last });
@@ -331,8 +337,24 @@ impl Outlet {
         };
         let next = self.cursor(partition, subpartition);
         next.map_or(queue.waiting_len().into(), |cursor| {
-            readable_end(partition, queue).saturating_sub(cursor.next)
+            let end = match partition.kept {
+                Some(_) => queue.written(),
+                None => queue.handed_over(),
+            };
+            end.saturating_sub(cursor.next)
         })
+    }
+
+    /// Below which ordinal a reader with cursors can read: of what is kept, only what is on disk, and where what it has not
+    /// acknowledged would keep its writer's buffers, too.
+    fn readable_end(&self, partition: &Partition, queue: &Queue) -> u64 {
+        let unacked = self.sender.sent().value() - self.sender.acked().value();
+        let is_bound = matches!(self.sink, SinkRef::Path(_)) && unacked >= partition.max_unacked_in_memory;
+        if partition.kept.is_some() || is_bound {
+            queue.written()
+        } else {
+            queue.handed_over()
+        }
     }
 
     /// Whether another buffer should be loaded: as many as can be sent, and never none.
@@ -351,36 +373,6 @@ impl Outlet {
     /// An error with everything that is known of this channel.
     pub(crate) fn locate(&self, error: ShuffleError) -> ShuffleError {
         locate(error, self.job, self.id, self.range)
-    }
-}
-
-/// An error with everything that is known of a channel.
-pub(crate) fn locate(error: ShuffleError, job: JobId, id: PartitionId, range: SubpartitionRange) -> ShuffleError {
-    let error = error.job(job).partition(id);
-    if range.count == 1 {
-        error.subpartition(SubpartitionIndex::new(range.first))
-    } else {
-        error
-    }
-}
-
-/// Which channel, of what, to whom.
-#[derive(Debug)]
-pub(crate) struct OutletPlace {
-    pub(crate) job: JobId,
-    pub(crate) id: PartitionId,
-    pub(crate) range: SubpartitionRange,
-    pub(crate) sink: SinkRef,
-    pub(crate) stream: StreamId,
-    pub(crate) group: Option<GroupRef>,
-    pub(crate) told_of: Option<u32>,
-}
-
-/// Below which ordinal readers with cursors can read: of what is kept, only what is on disk.
-fn readable_end(partition: &Partition, queue: &Queue) -> u64 {
-    match partition.kept {
-        Some(_) => queue.written(),
-        None => queue.handed_over(),
     }
 }
 

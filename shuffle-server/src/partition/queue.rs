@@ -15,7 +15,7 @@ use shuffle_protocol::partition::{BufferKind, Codec, Digest, Totals};
 use shuffle_protocol::{Sequence, StreamId, SubpartitionIndex};
 
 use super::spool::HEAD;
-use super::waiting::Waiting;
+use super::waiting::{Waiting, halves};
 use crate::spill::IndexEntry;
 
 /// Where the bytes of a buffer lie.
@@ -179,6 +179,24 @@ impl Queue {
         }
         queue.standing.set_held(0);
         queue
+    }
+
+    /// One that begins with this buffer.
+    pub(crate) fn resumed(from: u64) -> Self {
+        let mut queue = Self::default();
+        queue.set_totals(&Totals {
+            buffers: from,
+            ..Totals::default()
+        });
+        queue
+    }
+
+    /// What its producer says of all of it, of which not all came here.
+    pub(crate) fn set_totals(&mut self, totals: &Totals) {
+        let all = [totals.buffers, totals.records, totals.bytes].map(halves);
+        [self.buffers, self.records, self.bytes] = all.map(|[lower, _]| lower);
+        self.waiting.many().carried = all.map(|[_, upper]| upper);
+        self.digest = totals.digest;
     }
 
     /// Takes a buffer from the writer; the caller has checked the limit.

@@ -45,8 +45,21 @@ impl Partition {
             let message = format!("the partition {is} broadcast, and its consumer asked {asked}");
             return Err(self.refuse(ErrorKind::InvalidRequest, message));
         }
+        if let Some(listener) = listener
+            && let Some(queue) = self.queue(0)
+            && !(queue.base()..=queue.handed_over()).contains(&listener.from())
+            && listener.moved.is_some()
+        {
+            let (from, base) = (listener.from(), queue.base());
+            let message =
+                format!("a channel that begins with buffer {from} was asked for, {base} is the first there is");
+            return Err(self.refuse(ErrorKind::InvalidRequest, message));
+        }
         if let (Some(audience), Some(listener)) = (&mut self.audience, listener) {
-            let attached = audience.attach(reader, &listener.node, listener.declared, listener.consumers);
+            let attached = match &listener.moved {
+                Some((of, moved)) => audience.take_over(reader, *of, moved.consumers, moved.from),
+                None => audience.attach(reader, &listener.node, listener.declared, listener.consumers),
+            };
             return attached.map_err(|error| error.job(self.job).partition(self.id));
         }
         if let Some(kept) = &mut self.kept {

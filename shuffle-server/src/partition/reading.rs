@@ -66,10 +66,15 @@ pub(crate) struct Cursor {
 }
 
 impl Reading {
-    /// One that reads what others read too, from the beginning.
-    pub(crate) fn with_cursors(range: SubpartitionRange) -> Self {
+    /// One that reads what others read too, from this buffer of each subpartition on.
+    pub(crate) fn with_cursors(range: SubpartitionRange, from: u64) -> Self {
+        let cursor = Cursor {
+            next: from,
+            acked: from,
+            listed: false,
+        };
         Self {
-            cursors: vec![Cursor::default(); range.count as usize],
+            cursors: vec![cursor; range.count as usize],
             ..Self::default()
         }
     }

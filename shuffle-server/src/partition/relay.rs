@@ -13,21 +13,23 @@ use std::collections::HashSet;
 use std::time::Instant;
 
 use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, LocalPoolSpec, SlotRef};
-use shuffle_protocol::control::{self, control::Message, required};
+use shuffle_protocol::control::{self, required};
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::frame::{EndEntry, SlotEntry};
 use shuffle_protocol::partition::PartitionKind;
 use shuffle_protocol::stream::GateCredit;
 use shuffle_protocol::{
-    JobId, NodeAddress, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionIndex, SubpartitionRange, WriterId,
+    GroupRef, JobId, NodeAddress, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionIndex, SubpartitionRange,
+    WriterId,
 };
 
 use super::{
-    Buffered, Lookup, OutletNo, OutletState, Partition, PartitionNo, PartitionOrigin, PartitionState, Reading, SinkRef,
+    Adopting, Audience, Buffered, Lookup, OutletNo, OutletState, Partition, PartitionNo, PartitionOrigin,
+    PartitionState, Queue, Reading,
 };
-use crate::executor::Gate;
+use crate::executor::{Gate, GateNo};
 use crate::node::{Node, PoolOwner, SessionId, Timer, pool_error};
-use crate::peer::{InletNo, InletPlace};
+use crate::peer::{InletNo, InletPlace, RelayPlace};
 
 /// Buffers that a relay is guaranteed.
 const RELAY_MINIMUM: u32 = 2;
@@ -36,11 +38,18 @@ const RELAY_MINIMUM: u32 = 2;
 const RELAY_FLOATING: u32 = 30;
 
 impl<B: Backing> Node<B> {
-    /// The relay from which a consumer on this node could still read everything.
+    /// The relay from which a consumer on this node could still read everything: first, one that awaits somebody.
     pub(crate) fn relay_of(&self, job: JobId, id: PartitionId) -> Option<PartitionNo> {
-        let no = *self.relays.get(&(job, id))?;
-        let queue = self.partitions.get(no)?.queue(0);
-        queue.is_none_or(|queue| queue.base() == 0).then_some(no)
+        let from_the_start = |no: &&PartitionNo| {
+            let partition = self.partitions.get(**no);
+            partition.is_some_and(|of| of.queue(0).is_none_or(|queue| queue.base() == 0) && !of.awaits_straggler())
+        };
+        let has_room = |no: &&PartitionNo| {
+            let audience = self.partitions.get(**no).and_then(|of| of.audience.as_ref());
+            audience.is_some_and(|audience| audience.has_room())
+        };
+        let all = self.relays.get(&(job, id))?.iter().filter(from_the_start);
+        all.max_by_key(has_room).copied()
     }
 
     /// Receive buffers of the relays that a gate is the first to need here.
@@ -73,7 +82,7 @@ impl<B: Backing> Node<B> {
             return self.fail_outlet(now, no, error);
         }
         let there = self.relay_of(job, id);
-        let relay = match there.map_or_else(|| self.make_relay(no), Ok) {
+        let relay = match there.map_or_else(|| self.make_first_relay(no), Ok) {
             Ok(relay) => relay,
             Err(error) => return self.fail_outlet(now, no, error),
         };
@@ -90,7 +99,7 @@ impl<B: Backing> Node<B> {
         }
         if let Some(outlet) = self.outlets.get_mut(no) {
             outlet.state = OutletState::Open(relay);
-            outlet.reading = Some(Box::new(Reading::with_cursors(range)));
+            outlet.reading = Some(Box::new(Reading::with_cursors(range, 0)));
         }
         if there.is_none() {
             // Only now: where its node was given up a moment ago, its reader is told at once.
@@ -101,10 +110,24 @@ impl<B: Backing> Node<B> {
     }
 
     /// A relay for what this outlet asks for, without a channel yet.
-    fn make_relay(&mut self, first: OutletNo) -> Result<PartitionNo, ShuffleError> {
+    fn make_first_relay(&mut self, first: OutletNo) -> Result<PartitionNo, ShuffleError> {
         let outlet = &self.outlets[first];
-        let (job, id, group) = (outlet.job, outlet.id, outlet.group.clone());
         let consumers = outlet.told_of.unwrap_or(0);
+        let declared = (consumers > 0).then(|| (self.config.address.clone(), consumers));
+        let origin = RelayOrigin {
+            job: outlet.job,
+            id: outlet.id,
+            group: outlet.group.clone(),
+            audience: Audience::new(declared),
+            from: 0,
+            adopting: None,
+        };
+        self.make_relay(origin)
+    }
+
+    /// A relay without a channel.
+    pub(super) fn make_relay(&mut self, origin: RelayOrigin) -> Result<PartitionNo, ShuffleError> {
+        let RelayOrigin { job, id, group, .. } = origin;
         let spec = LocalPoolSpec {
             minimum: RELAY_MINIMUM,
             maximum: Some(RELAY_MINIMUM + RELAY_FLOATING),
@@ -126,7 +149,6 @@ impl<B: Backing> Node<B> {
             streams: std::collections::BTreeSet::new(),
         });
         self.pool_owners.insert(pool, PoolOwner::Gate(gate));
-        let declared = (consumers > 0).then(|| (self.config.address.clone(), consumers));
         let mut partition = Partition::new(PartitionOrigin {
             job,
             id,
@@ -139,11 +161,22 @@ impl<B: Backing> Node<B> {
             time_to_live: self.config.unread_expiry,
             store: None,
             pool: None,
-            broadcast: Some(declared.into_iter().collect()),
+            broadcast: Some(Vec::new()),
         });
-        partition.relay = Some(gate);
+        partition.audience = Some(Box::new(origin.audience));
+        partition.relay = Some(Box::new(Relay {
+            gate,
+            from: origin.from,
+            is_refetchable: false,
+            adopting: origin.adopting,
+            parting: None,
+            refetched_below: 0,
+        }));
+        if let Some(queue) = partition.queue_mut(0).filter(|_| origin.from > 0) {
+            *queue = Queue::resumed(origin.from);
+        }
         let no = self.partitions.insert(partition);
-        self.relays.insert((job, id), no);
+        self.relays.entry((job, id)).or_default().push(no);
         if let Some(of) = self.jobs.get_mut(&job) {
             of.partitions += 1;
         }
@@ -155,11 +188,25 @@ impl<B: Backing> Node<B> {
         let Some(partition) = self.partitions.get(no) else {
             return;
         };
-        let Some(gate) = partition.relay else { return };
         let told_of = partition
             .readers()
             .first()
             .and_then(|reader| self.outlets.get(*reader)?.told_of);
+        let relay = RelayPlace {
+            no,
+            consumers: told_of.unwrap_or(0),
+            moved: None,
+        };
+        self.open_inlet_of_relay(now, relay, node, deadline);
+    }
+
+    /// Asks a relay's node for what fills it.
+    pub(super) fn open_inlet_of_relay(&mut self, now: Instant, of: RelayPlace, node: &NodeAddress, deadline: Instant) {
+        let Some(partition) = self.partitions.get(of.no) else {
+            return;
+        };
+        let Some(relay) = &partition.relay else { return };
+        let gate = relay.gate;
         let place = InletPlace {
             job: partition.job,
             id: partition.id,
@@ -167,7 +214,7 @@ impl<B: Backing> Node<B> {
             session: SessionId::default(),
             stream: StreamId::new(0),
             gate,
-            relay: Some((no, told_of.unwrap_or(0))),
+            relay: Some(of),
         };
         self.open_inlet(now, place, node, deadline);
         self.lend(gate);
@@ -176,12 +223,22 @@ impl<B: Backing> Node<B> {
     /// A buffer has come from the producing node.
     pub(crate) fn deliver_to_relay(&mut self, no: PartitionNo, inlet: InletNo, slot: SlotRef, entry: &SlotEntry) {
         self.share(slot, BufferState::Receiving, 1, Some(inlet));
+        self.take_straggler_over(no);
         let Some(partition) = self.partitions.get_mut(no) else {
             return;
         };
+        let ordinal = partition.queue(0).map_or(0, Queue::handed_over);
+        if partition
+            .relay
+            .as_ref()
+            .is_some_and(|relay| ordinal < relay.refetched_below)
+        {
+            self.counters.refetch_bytes += u64::from(entry.length);
+        }
         partition.push(0, Buffered::received(slot.slot, entry));
         self.list_subpartition(no, 0);
         self.advance(no);
+        self.stalling.push(no);
     }
 
     /// The producing node has sent everything, and says what that was.
@@ -192,14 +249,23 @@ impl<B: Backing> Node<B> {
         let Some(partition) = self.partitions.get_mut(no) else {
             return Ok(());
         };
-        let came = partition.queue(0).map(super::Queue::totals).unwrap_or_default();
+        let came = partition.queue(0).map(Queue::totals).unwrap_or_default();
         let located = |error: ShuffleError| {
             error
                 .job(partition.job)
                 .partition(partition.id)
                 .subpartition(SubpartitionIndex::new(0))
         };
-        entry.totals.verify(&came).map_err(located)?;
+        if partition.relay_from() == 0 {
+            entry.totals.verify(&came).map_err(located)?;
+        } else if entry.totals.buffers != came.buffers {
+            // Who has read the rest elsewhere compares all of it.
+            let (sent, had) = (entry.totals.buffers, came.buffers);
+            let message = format!("the producer counted {sent} buffers, the last that came here is number {had}");
+            return Err(located(ShuffleError::new(ErrorKind::Protocol, message)));
+        } else if let Some(queue) = partition.queue_mut(0) {
+            queue.set_totals(&entry.totals);
+        }
         partition.state = PartitionState::Finished;
         let (readers, time_to_live) = (partition.readers(), partition.time_to_live);
         self.timers.set(now + time_to_live, Timer::Unread(no));
@@ -227,69 +293,23 @@ impl<B: Backing> Node<B> {
             self.send_place_home(job, buffer.place);
             self.handle_consumed(no, 0, buffer);
         }
-        if moved
-            && let Some(partition) = self.partitions.get(no)
-            && let Some(inlet) = self.inlet_of_relay(partition)
-        {
-            let below = partition.queue(0).map_or(0, super::Queue::base);
-            self.ack_inlet(inlet, Sequence::new(below))
+        let Some(partition) = self.partitions.get(no) else {
+            return;
+        };
+        let Some(relay) = &partition.relay else { return };
+        let from = relay.from;
+        if relay.is_refetchable {
+            self.stalling.push(no);
+        }
+        if moved && let Some(inlet) = self.inlet_of_relay(partition) {
+            let below = partition.queue(0).map_or(from, Queue::base);
+            self.ack_inlet(inlet, Sequence::new(below - from))
                 .expect("invariant: what a relay has passed has come");
         }
     }
 
     pub(crate) fn inlet_of_relay(&self, partition: &Partition) -> Option<InletNo> {
-        self.gates.get(partition.relay?)?.remote.first().copied()
-    }
-
-    /// Whoever has not come to read a broadcast queue will not read it any more, on other nodes neither. A relay leaves it to the
-    /// producing node to refuse who comes late.
-    pub(crate) fn close_audience(&mut self, no: PartitionNo) {
-        let Some(partition) = self.partitions.get_mut(no) else {
-            return;
-        };
-        let is_relay = partition.relay.is_some();
-        let Some(audience) = &mut partition.audience else {
-            return;
-        };
-        if is_relay {
-            audience.open();
-        } else {
-            audience.give_up_absent();
-        }
-        let readers: Vec<OutletNo> = audience.readers().collect();
-        self.left.push(no);
-        for reader in readers {
-            self.tell_nobody_is_awaited(reader);
-        }
-    }
-
-    /// The relay at the other end of a channel need not wait for consumers that have not come.
-    pub(super) fn tell_nobody_is_awaited(&mut self, no: OutletNo) {
-        if let Some((SinkRef::Path(path), stream)) = self.outlets.get(no).map(|of| (of.sink, of.stream)) {
-            let stream = stream.value();
-            self.tell_path_surely(path, Message::AudienceClosed(control::AudienceClosed { stream }));
-        }
-    }
-
-    /// A reader has left a broadcast queue: those that it held up go on, and a relay without readers goes.
-    pub(crate) fn handle_audience_left(&mut self, now: Instant, no: PartitionNo) {
-        self.advance(no);
-        let over = |partition: &Partition| partition.relay.is_some() && partition.is_consumed();
-        if self.partitions.get(no).is_some_and(over) {
-            self.end_relay(now, no, None);
-        }
-    }
-
-    /// Consumers that were declared for a node that is lost, and have not come, will not come.
-    pub(crate) fn give_up_listeners_of(&mut self, node: &NodeAddress) {
-        for (no, partition) in &mut self.partitions {
-            if partition.relay.is_none()
-                && let Some(audience) = &mut partition.audience
-                && audience.give_up_node(node)
-            {
-                self.left.push(no);
-            }
-        }
+        self.gates.get(partition.relay.as_ref()?.gate)?.remote.first().copied()
     }
 
     /// Relays of older attempts go.
@@ -298,7 +318,7 @@ impl<B: Backing> Node<B> {
         let older: Vec<PartitionNo> = self
             .relays
             .range((job, oldest)..(job, newest))
-            .map(|(_, no)| *no)
+            .flat_map(|(_, relays)| relays.iter().copied())
             .collect();
         for no in older {
             self.end_relay(now, no, Some(error.clone()));
@@ -307,17 +327,22 @@ impl<B: Backing> Node<B> {
 
     /// Takes a relay away. With an error: its readers are told.
     pub(crate) fn end_relay(&mut self, now: Instant, no: PartitionNo, error: Option<ShuffleError>) {
-        let Some(gate) = self.partitions.get(no).and_then(|partition| partition.relay) else {
+        let Some(relay) = self.partitions.get_mut(no).and_then(|partition| partition.relay.take()) else {
             return;
         };
+        let gate = relay.gate;
         // First, so that whoever leaves it finds nothing to release.
         let Some(partition) = self.partitions.remove(no) else {
             return;
         };
         let (job, id, readers) = (partition.job, partition.id, partition.readers());
-        if self.relays.get(&(job, id)) == Some(&no) {
-            self.relays.remove(&(job, id));
+        if let Some(all) = self.relays.get_mut(&(job, id)) {
+            all.retain(|of| *of != no);
+            if all.is_empty() {
+                self.relays.remove(&(job, id));
+            }
         }
+        self.end_parting(now, &relay);
         let error = error.unwrap_or_else(|| ShuffleError::new(ErrorKind::Cancelled, "the relay has ended"));
         for reader in readers {
             self.fail_outlet(now, reader, error.clone());
@@ -331,6 +356,7 @@ impl<B: Backing> Node<B> {
             self.send_place_home(job, buffer.place);
         }
         self.timers.cancel(Timer::Unread(no));
+        self.timers.cancel(Timer::Straggler(no));
         if let Some(pool) = self.gates.remove(gate).and_then(|gate| gate.pool) {
             self.pool_owners.remove(&pool);
             self.pool.destroy_local_pool(pool);
@@ -341,29 +367,32 @@ impl<B: Backing> Node<B> {
         }
         self.retire_job_if_idle(now, job);
     }
-
-    /// Who reads a broadcast partition through this outlet.
-    pub(crate) fn listener(&self, no: OutletNo) -> Option<Listener> {
-        let outlet = self.outlets.get(no)?;
-        let declared = outlet.told_of?;
-        let (node, consumers) = match outlet.sink {
-            SinkRef::Session(_) => (self.config.address.clone(), 1),
-            SinkRef::Path(path) => (self.paths.get(path)?.node.clone(), declared),
-        };
-        Some(Listener {
-            node,
-            declared,
-            consumers,
-        })
-    }
 }
 
-/// Who reads a broadcast partition through a channel.
+/// What makes a partition a relay.
 #[derive(Debug)]
-pub(crate) struct Listener {
-    pub(crate) node: NodeAddress,
-    /// Consumers on that node, as its side was told.
-    pub(crate) declared: u32,
-    /// Those that the channel is for.
-    pub(crate) consumers: u32,
+pub(crate) struct Relay {
+    /// Its one channel fills it.
+    pub(crate) gate: GateNo,
+    /// The buffer that it begins with.
+    pub(super) from: u64,
+    /// What it drops can be fetched again.
+    pub(super) is_refetchable: bool,
+    /// Whom it takes over with its first buffer.
+    pub(super) adopting: Option<Adopting>,
+    /// The relay that is about to take somebody over from it.
+    pub(super) parting: Option<PartitionNo>,
+    /// What comes below came to this node before.
+    pub(super) refetched_below: u64,
+}
+
+/// A relay that is to be made.
+#[derive(Debug)]
+pub(super) struct RelayOrigin {
+    pub(super) job: JobId,
+    pub(super) id: PartitionId,
+    pub(super) group: Option<GroupRef>,
+    pub(super) audience: Audience,
+    pub(super) from: u64,
+    pub(super) adopting: Option<Adopting>,
 }

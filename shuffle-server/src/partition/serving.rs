@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use buffer_pool::{ArenaKind, Backing, BufferState, SlotRef};
 use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::frame::{EndEntry, NumberEntry};
+use shuffle_protocol::partition::Pressure;
 use shuffle_protocol::{
     GroupRef, JobId, PartitionId, PartitionKey, ShuffleError, StreamId, SubpartitionIndex, SubpartitionRange,
     error::ErrorKind,
 };
 
-use super::{Item, Lookup, OutletNo, OutletState, PartitionNo, Pull, Reading, SinkRef};
+use super::{Item, Listener, Lookup, OutletNo, OutletState, PartitionNo, Pull, Reading, SinkRef};
 use crate::node::{ChannelNo, Holder, Node, Output, Timer, View};
 
 /// Buffers that one channel sends before the next has its turn.
@@ -56,6 +57,7 @@ impl<B: Backing> Node<B> {
             Lookup::Refused(error) => self.fail_outlet(now, no, error),
             Lookup::Live(partition_no) => {
                 let listener = self.listener(no);
+                let from = listener.as_ref().map_or(0, Listener::from);
                 let Some(partition) = self.partitions.get_mut(partition_no) else {
                     return;
                 };
@@ -65,10 +67,11 @@ impl<B: Backing> Node<B> {
                 let waiting = partition.waiting_in(range);
                 let kept = partition.kept.is_some();
                 let shared = kept || partition.audience.is_some();
+                let stays = kept || partition.kind.pressure == Pressure::Spilling;
                 if let Some(outlet) = self.outlets.get_mut(no) {
                     outlet.state = OutletState::Open(partition_no);
                     if shared {
-                        outlet.reading = Some(Box::new(Reading::with_cursors(range)));
+                        outlet.reading = Some(Box::new(Reading::with_cursors(range, from)));
                     }
                 }
                 for index in waiting {
@@ -77,6 +80,9 @@ impl<B: Backing> Node<B> {
                 if kept && listener.is_some() {
                     // It is there for whoever comes late.
                     self.tell_nobody_is_awaited(no);
+                }
+                if stays && listener.is_some() {
+                    self.tell_refetchable(no);
                 }
                 if kept {
                     // What was not worth a write before somebody waits for now.

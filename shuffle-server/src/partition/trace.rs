@@ -51,6 +51,13 @@ struct Found {
     slot: SlotRef,
 }
 
+impl Tracing {
+    /// One is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.trace.is_some() || self.again.is_some()
+    }
+}
+
 impl Outlet {
     /// What another node is to have once more.
     pub(super) fn pull_again(&mut self) -> Option<Pull> {
@@ -115,6 +122,9 @@ impl<B: Backing> Node<B> {
             (Ok(sum), _) if sum == found.buffer.checksum => self.give_again(now, no, trace, &found),
             (Ok(_), Place::Loaded { at, .. }) if !trace.reloaded => self.reload(no, trace, &found, at),
             (Ok(_), Place::Loaded { .. }) => self.conclude(now, no, trace, &found, Verdict::Disk),
+            (Ok(_), Place::Received(_)) if self.came_elsewhere(no, trace) => {
+                self.conclude(now, no, trace, &found, Verdict::Untraced);
+            }
             (Ok(_), Place::Received(_)) if !self.was_refetched(no, trace) => self.ask_upstream(now, no, trace, &found),
             (Ok(_), Place::Received(_)) => self.conclude(now, no, trace, &found, Verdict::WireOrReceivingMemory),
             (Ok(_), Place::Memory(_)) => self.conclude(now, no, trace, &found, Verdict::ProducerMemory),
@@ -214,11 +224,16 @@ impl<B: Backing> Node<B> {
         outlet.is_some_and(|outlet| outlet.tracing.refetched == Some(trace.sequence))
     }
 
+    /// It came to a relay that its reader has left, which has forgotten it.
+    fn came_elsewhere(&self, no: OutletNo, trace: Trace) -> bool {
+        let relay = self.partition_of(no).and_then(|relay| self.partitions.get(relay));
+        relay.is_some_and(|relay| trace.sequence.value() < relay.relay_from())
+    }
+
     /// What a relay holds does not have its checksum: the node that produced it is asked, once for all of its readers.
     fn ask_upstream(&mut self, now: Instant, no: OutletNo, trace: Trace, found: &Found) {
         let Some(outlet) = self.outlets.get(no) else { return };
         let OutletState::Open(relay) = outlet.state else { return };
-        // A relay's readers begin where its channel began, so they count as that does.
         let entry = found
             .buffer
             .to_entry(outlet.stream, found.subpartition, trace.sequence, found.slot, 0);

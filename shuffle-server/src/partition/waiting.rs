@@ -86,7 +86,8 @@ impl Packed {
     }
 }
 
-fn halves(at: u64) -> [u32; 2] {
+/// The lower first.
+pub(super) fn halves(at: u64) -> [u32; 2] {
     [at, at >> 32].map(|half| u32::try_from(half & u64::from(u32::MAX)).expect("invariant: 32 bits"))
 }
 

@@ -17,6 +17,7 @@ use super::inlet::Stage;
 use super::{Inlet, InletNo, InletPlace, PathId, Receiving};
 use crate::executor::{GateNo, protocol};
 use crate::node::{ChannelNo, Holder, Node, Output};
+use crate::partition::PartitionNo;
 
 impl<B: Backing> Node<B> {
     /// Opens a channel to another node, or refuses it at once where that node was given up a moment ago.
@@ -142,7 +143,10 @@ impl<B: Backing> Node<B> {
                 received: point.received.value(),
                 resume,
                 group,
-                broadcast: place.relay.map(|(_, consumers)| control::Broadcast { consumers }),
+                broadcast: place.relay.map(|relay| control::Broadcast {
+                    consumers: relay.consumers,
+                }),
+                moved: place.relay.and_then(|relay| relay.moved).map(Into::into),
                 timeout_ms: u32::try_from(inlet.deadline.saturating_duration_since(now).as_millis())
                     .unwrap_or(u32::MAX)
                     .max(1),
@@ -232,11 +236,11 @@ impl<B: Backing> Node<B> {
         let (place, index) = (inlet.place, inlet.index);
         self.counters.buffers_received += 1;
         self.counters.bytes_received += u64::from(head.payload_bytes);
-        if let Some((relay, _)) = place.relay {
+        if let Some(relay) = place.relay {
             if let Some(gate) = self.gates.get_mut(place.gate) {
                 gate.credit.handle_buffer(index, entry.backlog);
             }
-            self.deliver_to_relay(relay, no, slot, &entry);
+            self.deliver_to_relay(relay.no, no, slot, &entry);
             self.lend(place.gate);
             return Ok(());
         }
@@ -280,8 +284,8 @@ impl<B: Backing> Node<B> {
             inlet.stage = Stage::Ended;
             self.return_credits(no);
         }
-        if let Some((relay, _)) = place.relay
-            && let Err(error) = self.finish_relay(now, relay, &entry)
+        if let Some(relay) = place.relay
+            && let Err(error) = self.finish_relay(now, relay.no, &entry)
         {
             self.fail_inlet(now, no, error, true);
             return Ok(());
@@ -357,14 +361,18 @@ impl<B: Backing> Node<B> {
         }
     }
 
-    /// Of a relay's partition: whoever has not come here does not count any more.
-    pub(crate) fn handle_audience_closed(&mut self, path: PathId, stream: StreamId) {
-        let relay = self
-            .inlet_of(path, stream)
-            .and_then(|no| self.inlets.get(no)?.place.relay);
-        if let Some((relay, _)) = relay {
-            self.close_audience(relay);
+    /// Something is said of the partition whose relay this channel fills.
+    pub(super) fn with_relay(
+        &mut self,
+        path: PathId,
+        stream: u32,
+        f: impl FnOnce(&mut Self, PartitionNo),
+    ) -> Result<(), ShuffleError> {
+        let inlet = self.inlet_of(path, StreamId::new(stream));
+        if let Some(relay) = inlet.and_then(|no| self.inlets.get(no)?.place.relay) {
+            f(self, relay.no);
         }
+        Ok(())
     }
 
     fn inlet_of(&self, path: PathId, stream: StreamId) -> Option<InletNo> {

@@ -9,7 +9,7 @@ use super::PathId;
 use super::trace::InletTrace;
 use crate::executor::GateNo;
 use crate::node::SessionId;
-use crate::partition::{PartitionNo, locate};
+use crate::partition::{Moved, PartitionNo, locate};
 
 /// Which channel, of what, for whom.
 #[derive(Debug, Clone, Copy)]
@@ -20,8 +20,18 @@ pub(crate) struct InletPlace {
     pub(crate) session: SessionId,
     pub(crate) stream: StreamId,
     pub(crate) gate: GateNo,
-    /// It fills this relay, for so many consumers (0: for whoever comes), and no session.
-    pub(crate) relay: Option<(PartitionNo, u32)>,
+    /// It fills a relay, and no session.
+    pub(crate) relay: Option<RelayPlace>,
+}
+
+/// Which relay a channel fills.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RelayPlace {
+    pub(crate) no: PartitionNo,
+    /// Consumers that were declared for this node (0: whoever comes).
+    pub(crate) consumers: u32,
+    /// It takes some of them over from another channel.
+    pub(crate) moved: Option<Moved>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

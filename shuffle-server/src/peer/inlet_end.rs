@@ -23,12 +23,12 @@ impl<B: Backing> Node<B> {
             Some(node) => error.node(&node),
             None => error,
         };
-        if let Some((relay, _)) = place.relay {
+        if let Some(relay) = place.relay {
             if tell_peer {
                 self.tell_peer_closed(no);
             }
             self.close_inlet(no);
-            return self.end_relay(now, relay, Some(error));
+            return self.end_relay(now, relay.no, Some(error));
         }
         let group = self.gates.get(place.gate).and_then(|gate| gate.group.clone());
         if let Some(group) = &group

@@ -241,10 +241,8 @@ impl<B: Backing> Node<B> {
                 self.fence(now, JobId::new(notice.job), PartitionId::from(partition));
                 Ok(())
             }
-            Message::AudienceClosed(closed) => {
-                self.handle_audience_closed(path, StreamId::new(closed.stream));
-                Ok(())
-            }
+            Message::AudienceClosed(told) => self.with_relay(path, told.stream, Self::close_audience),
+            Message::Refetchable(told) => self.with_relay(path, told.stream, Self::make_refetchable),
             Message::GroupReport(_) | Message::GroupVerdict(_) | Message::GroupJoin(_) | Message::GroupLeave(_) => {
                 self.handle_group_message(now, path, message)
             }

@@ -18,7 +18,7 @@ mod path;
 mod serve;
 mod trace;
 
-pub(crate) use inlet::{Inlet, InletPlace};
+pub(crate) use inlet::{Inlet, InletPlace, RelayPlace};
 pub(crate) use link::{Link, Receiving};
 pub(crate) use path::Path;
 

@@ -64,6 +64,7 @@ impl<B: Backing> Node<B> {
             stream,
             group: group.clone(),
             told_of: open.broadcast.map(|broadcast| broadcast.consumers),
+            moved: open.moved.map(Into::into),
         };
         let mut outlet = Outlet::new(place, open.credit, now, deadline)?;
         outlet.confirmed = connection;
@@ -209,7 +210,7 @@ impl<B: Backing> Node<B> {
         }
     }
 
-    fn outlet_of(&self, path: PathId, stream: StreamId) -> Option<OutletNo> {
+    pub(crate) fn outlet_of(&self, path: PathId, stream: StreamId) -> Option<OutletNo> {
         self.paths.get(path)?.outlets.get(&stream).copied()
     }
 

@@ -210,8 +210,8 @@ impl<B: Backing> Node<B> {
         let Some(inlet) = self.inlets.get_mut(no) else { return };
         let Some(trace) = inlet.trace.take() else { return };
         self.timers.cancel(Timer::Tracing(no));
-        if let Some((relay, _)) = inlet.place.relay {
-            return self.resume_traces(relay);
+        if let Some(relay) = inlet.place.relay {
+            return self.resume_traces(relay.no);
         }
         if inlet.refetched == Some(entry.sequence) {
             let error = inlet.mismatch(&trace, Verdict::WireOrReceivingMemory);
@@ -227,8 +227,20 @@ impl<B: Backing> Node<B> {
 
     /// A reader of a relay found another checksum in a buffer, and so did this node.
     pub(crate) fn trace_relayed(&mut self, now: Instant, relay: PartitionNo, entry: SlotEntry, got: u32) {
-        let inlet = self.partitions.get(relay).and_then(|of| self.inlet_of_relay(of));
-        let Some(no) = inlet else { return };
+        let Some(partition) = self.partitions.get(relay) else {
+            return;
+        };
+        let Some(no) = self.inlet_of_relay(partition) else {
+            return;
+        };
+        // Its readers count from the partition's first buffer, its channel from where it began.
+        let Some(sequence) = entry.sequence.value().checked_sub(partition.relay_from()) else {
+            return;
+        };
+        let entry = SlotEntry {
+            sequence: Sequence::new(sequence),
+            ..entry
+        };
         // Its reader may have left meanwhile: then nobody waits for that one.
         let is_busy = self.is_still_held(no);
         let Some(inlet) = self.inlets.get_mut(no).filter(|_| !is_busy) else {
@@ -252,9 +264,9 @@ impl<B: Backing> Node<B> {
                 let slot = Self::read_slot(inlet.place.job, trace.entry.slot);
                 self.is_viewed(slot, inlet.place.session, ChannelNo::Remote(no))
             }
-            Some((relay, _)) => {
-                let queue = self.partitions.get(relay).and_then(|of| of.queue(0));
-                let buffer = queue.and_then(|queue| queue.get(trace.entry.sequence.value()));
+            Some(relay) => {
+                let partition = self.partitions.get(relay.no);
+                let buffer = partition.and_then(|of| of.queue(0)?.get(of.relay_from() + trace.entry.sequence.value()));
                 buffer.is_some_and(|buffer| buffer.place == Place::Received(trace.entry.slot))
             }
         }
@@ -266,8 +278,8 @@ impl<B: Backing> Node<B> {
         let is_held = self.is_still_held(no);
         let Some(inlet) = self.inlets.get_mut(no) else { return };
         let Some(trace) = inlet.trace.take() else { return };
-        if let Some((relay, _)) = inlet.place.relay.filter(|_| !is_held) {
-            return self.resume_traces(relay);
+        if let Some(relay) = inlet.place.relay.filter(|_| !is_held) {
+            return self.resume_traces(relay.no);
         }
         let what = "tracing a buffer without its checksum".to_owned();
         let late = ShuffleError::new(

@@ -13,6 +13,7 @@ mod quotas;
 mod refusing;
 mod slicing;
 mod storing;
+mod straggling;
 mod telling;
 mod telling_anything;
 mod tracing;
