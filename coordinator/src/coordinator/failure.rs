@@ -18,7 +18,9 @@ impl Coordinator {
         for group in 0..number(self.groups.len()) {
             let stage = self.groups.members_at(group)[0];
             if !self.groups.is_pipelined(stage) {
-                self.cancel_stage(stage, &mut actions);
+                if self.live.contains(stage) {
+                    self.cancel_stage(stage, &mut actions);
+                }
             } else if self.completion.is_submitted(group) {
                 let group_ref = self.group_ref(group);
                 for node in &group_ref.nodes {
@@ -69,9 +71,13 @@ impl Coordinator {
     }
 
     fn free_all(&mut self) {
-        for (at, stage) in self.stages.iter_mut().enumerate() {
-            let slots = self.graph.stages()[at].slots();
-            for task in stage.tasks.iter_mut().filter(|task| task.state == TaskState::Running) {
+        for stage in self.live.sorted() {
+            let slots = self.graph.stage(stage).slots();
+            for task in self.stages[stage.index()]
+                .tasks
+                .iter_mut()
+                .filter(|task| task.state == TaskState::Running)
+            {
                 self.cluster.give_back(task.node, slots);
                 task.state = TaskState::Again;
             }

@@ -27,9 +27,10 @@ pub(super) struct Locations {
 }
 
 impl Locations {
-    /// The partition of that index has a place.
-    pub(super) fn push(&mut self, index: u32) {
+    /// The partition of that index has a place; true if it is the first since [`Locations::settle`].
+    pub(super) fn push(&mut self, index: u32) -> bool {
         self.fresh.push(index);
+        self.fresh.len() == 1
     }
 
     /// Puts what is fresh into the log. `of` gives attempt and node, or `None` if the partition was lost again meanwhile.
@@ -76,10 +77,5 @@ impl Locations {
     pub(super) fn behind(&self) -> Vec<NodeIndex> {
         let behind = self.told.iter().filter(|(_, mark)| *mark < self.log.len());
         behind.map(|(node, _)| *node).collect()
-    }
-
-    /// The node is gone and hears nothing more.
-    pub(super) fn forget(&mut self, node: NodeIndex) {
-        self.told.retain(|(one, _)| *one != node);
     }
 }

@@ -20,6 +20,7 @@
 mod action;
 mod event;
 mod failure;
+mod live;
 mod locations;
 mod progress;
 mod ready;
@@ -42,6 +43,7 @@ use crate::graph::{Dependency, Distribution, JobGraph};
 use crate::groups::{GroupError, Groups};
 use crate::ids::{StageId, TaskId, number};
 use crate::parallelism::{Adaptive, ConfigError};
+use live::Live;
 use state::{ResultState, StageState};
 
 /// What to do where an indeterminate task has to run again after somebody has read what it wrote.
@@ -121,6 +123,7 @@ pub struct Coordinator {
     completion: Completion,
     stages: Vec<StageState>,
     results: Vec<ResultState>,
+    live: Live,
     /// For each group the results and estimates that it waits for.
     waits_for: Vec<u32>,
     /// Groups with tasks to start, in the order in which they are to get their slots.
@@ -167,6 +170,7 @@ impl Coordinator {
             completion: Completion::new(&groups),
             stages: vec![StageState::default(); graph.stages().len()],
             results: vec![ResultState::default(); graph.results().len()],
+            live: Live::none(graph.stages().len()),
             waits_for: vec![0; groups.len()],
             queue: VecDeque::new(),
             queued: vec![false; groups.len()],
@@ -265,6 +269,10 @@ impl Coordinator {
                 .filter(|task| task.state == state::TaskState::Done)
                 .count();
             assert_eq!(number(done), stage.done, "invariant: done tasks are counted");
+            let started = stage.tasks.iter().any(|task| task.state != state::TaskState::New);
+            let id = StageId::from_index(at);
+            let alive = self.outcome.is_some() || self.live.contains(id) == (started && !self.is_over(id));
+            assert!(alive, "invariant: stage {id} is alive while it is started and not over");
             taken += slots * stage.tasks.iter().filter(running).count() as u64;
         }
         assert_eq!(taken, self.cluster.taken(), "invariant: slots belong to running tasks");

@@ -116,8 +116,7 @@ impl Coordinator {
     fn register(&mut self, partition: PartitionId) {
         let result = &mut self.results[result_index(partition.result)];
         let pipelined = self.graph.results()[result_index(partition.result)].dependency == Dependency::Pipelined;
-        if result.registered.insert(partition.index) && pipelined {
-            result.locations.push(partition.index);
+        if result.registered.insert(partition.index) && pipelined && result.locations.push(partition.index) {
             self.dirty.push(partition.result);
         }
     }
@@ -180,8 +179,23 @@ impl Coordinator {
             state.readers -= 1;
             if state.readers == 0 && !self.graph.stage(from).has_open_result() {
                 self.release(result, from);
+                self.retire(from);
             }
         }
+        self.retire(stage);
+    }
+
+    fn retire(&mut self, stage: StageId) {
+        if self.is_over(stage) {
+            self.live.remove(stage);
+        }
+    }
+
+    /// Nothing of it runs, and nobody needs what it wrote: it does not matter what becomes of that.
+    pub(super) fn is_over(&self, stage: StageId) -> bool {
+        let open = self.groups.is_pipelined(stage) && !self.completion.is_committed(self.groups.place(stage));
+        let needed = || self.graph.results_of(stage).any(|result| self.is_needed(result));
+        self.stages[stage.index()].is_done() && !open && !needed()
     }
 
     /// What came over a pipelined edge is gone anyway. The regular output of a pipelined group is kept to the end of the job:
@@ -246,6 +260,10 @@ fn check_bytes(partition: PartitionId, result: &JobResult, bytes: &[u64]) -> Res
             expected: result.subpartitions,
             got: bytes.len(),
         });
+    }
+    // None is more than all of them together, bit by bit. Several at a time, and most of what a word about a partition costs.
+    if bytes.iter().fold(0, |all, bytes| all | bytes) <= MAX_SUBPARTITION_BYTES {
+        return Ok(());
     }
     match bytes.iter().find(|&&bytes| bytes > MAX_SUBPARTITION_BYTES) {
         Some(&bytes) => Err(EventError::TooManyBytes { partition, bytes }),

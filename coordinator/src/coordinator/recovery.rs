@@ -19,7 +19,7 @@ use super::{Coordinator, Indeterminate, result_index};
 use crate::admission::NodeIndex;
 use crate::completion::Notice;
 use crate::graph::{Dependency, Distribution};
-use crate::ids::{StageId, TaskId, number};
+use crate::ids::{EdgeId, StageId, TaskId, number};
 
 /// A task that is to run again.
 #[derive(Clone, Copy, Debug)]
@@ -54,21 +54,13 @@ impl Coordinator {
             return Err(EventError::UnknownNode { node: node.clone() });
         };
         self.cluster.leave(node);
-        for result in &mut self.results {
-            result.locations.forget(node);
-        }
         let mut lost = Vec::new();
-        for at in 0..self.stages.len() {
-            let stage = StageId::from_index(at);
+        for stage in self.live.sorted() {
             let group = self.groups.place(stage);
             let open = self.groups.is_pipelined(stage) && !self.completion.is_committed(group);
             let needed = open || self.graph.results_of(stage).any(|result| self.is_needed(result));
-            for (index, task) in self.stages[at]
-                .tasks
-                .iter()
-                .enumerate()
-                .filter(|(_, task)| task.node == node)
-            {
+            let tasks = self.stages[stage.index()].tasks.iter().enumerate();
+            for (index, task) in tasks.filter(|(_, task)| task.node == node) {
                 if task.state == TaskState::Running || (task.state == TaskState::Done && needed) {
                     lost.push(again(stage, number(index), true));
                 }
@@ -135,7 +127,7 @@ impl Coordinator {
     }
 
     /// Whether somebody has still to read it, or may come to.
-    fn is_needed(&self, result: ResultId) -> bool {
+    pub(super) fn is_needed(&self, result: ResultId) -> bool {
         let of = &self.graph.results()[result_index(result)];
         let read_later =
             self.results[result_index(result)].readers > 0 || self.graph.stage(of.producer).has_open_result();
@@ -144,7 +136,7 @@ impl Coordinator {
 
     fn run_again(&mut self, mut work: Vec<Again>, cause: &ShuffleError) {
         let mut orders = Orders::default();
-        let mut rewritten = HashSet::new();
+        let (mut rewritten, mut spread) = (HashSet::new(), HashSet::new());
         while let Some(one) = work.pop() {
             let task = self.stages[one.stage.index()].tasks[one.index as usize];
             let known = one.rewritten && !rewritten.insert((one.stage, one.index));
@@ -159,7 +151,7 @@ impl Coordinator {
             }
             let indeterminate = task.state == TaskState::Done && !self.graph.is_determinate(one.stage);
             if one.rewritten || indeterminate {
-                let readers = self.started_readers(one.stage, one.index);
+                let readers = self.started_readers(one.stage, one.index, &mut spread);
                 if !readers.is_empty() && self.config.indeterminate == Indeterminate::Abort {
                     return self.fail_job(cause);
                 }
@@ -198,6 +190,7 @@ impl Coordinator {
     fn reopen(&mut self, stage: StageId, work: &mut Vec<Again>) {
         let was_done = self.stages[stage.index()].is_done();
         self.stages[stage.index()].done -= 1;
+        self.live.insert(stage);
         if !was_done {
             return;
         }
@@ -211,6 +204,7 @@ impl Coordinator {
         for (edge, from) in self.graph.inputs(stage) {
             let state = &mut self.results[result_index(self.graph.edge(edge).result)];
             state.readers += 1;
+            self.live.insert(from);
             if std::mem::replace(&mut state.released, false) {
                 let producers = 0..self.stages[from.index()].parallelism();
                 work.extend(producers.map(|index| again(from, index, false)));
@@ -243,11 +237,15 @@ impl Coordinator {
         orders.groups.insert(self.groups.place(one.stage));
     }
 
-    /// Tasks of consumers that were started and may so have read what the task wrote.
-    fn started_readers(&self, stage: StageId, index: u32) -> Vec<Again> {
+    /// Tasks of consumers that were started and may so have read what the task wrote. Where that is all of them, they are given
+    /// once: `spread` has the edges that were looked at.
+    fn started_readers(&self, stage: StageId, index: u32, spread: &mut HashSet<EdgeId>) -> Vec<Again> {
         let mut readers = Vec::new();
         for (edge, to) in self.graph.outputs(stage) {
             let local = self.graph.edge(edge).distribution == Distribution::Local;
+            if !local && !spread.insert(edge) {
+                continue;
+            }
             for (reader, task) in self.stages[to.index()].tasks.iter().enumerate() {
                 let reader = number(reader);
                 if task.state != TaskState::New && (!local || reader == index) {

@@ -32,7 +32,12 @@ impl Coordinator {
     pub(super) fn update_consumers(&mut self) {
         for result in std::mem::take(&mut self.dirty) {
             self.settle(result);
-            for node in self.results[result_index(result)].locations.behind() {
+            let behind = self.results[result_index(result)].locations.behind();
+            for node in behind
+                .into_iter()
+                .filter(|&node| self.cluster.lives(node))
+                .collect::<Vec<_>>()
+            {
                 let locations = self.tell(result, node);
                 self.outbox.push_back(Action::Update {
                     node: self.cluster.address(node).clone(),
@@ -167,6 +172,7 @@ impl Coordinator {
     }
 
     fn run(&mut self, stage: StageId, on: &Placed) {
+        self.live.insert(stage);
         let left = 1 + number(self.graph.results_of(stage).len());
         for (&node, indices) in on {
             for &index in indices {
