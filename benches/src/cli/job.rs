@@ -54,7 +54,11 @@ pub struct JobArgs {
     /// batch: tasks that are killed, in a second job; they run again, and the result has to be the same
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
     pub kills: u32,
-    /// Which tasks are killed, and when
+    /// batch: servers that are killed in a second job, each when a stage is complete and the next is to read it; what they had is
+    /// made again on the others, and the result has to be the same
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=2))]
+    pub lost_servers: u16,
+    /// Which tasks and servers are killed, and when
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Buffers in each server's pool

@@ -21,6 +21,7 @@ pub(crate) use orders::{END_OF_TEXT, GO, Orders, block_order};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use shuffle_client::{AttachOptions, Session};
 use shuffle_protocol::{JobId, ShuffleError};
 
@@ -40,7 +41,7 @@ pub(crate) enum ExecutorError {
 
 /// Runs an executor to its end. The exit status says whether it succeeded; details were reported.
 pub(crate) fn execute(role: &str, spec: &str) -> ExitCode {
-    match prepare(spec) {
+    match prepare(spec, "for an executor", |spec: &ExecutorSpec| spec.parent) {
         Ok((runtime, spec)) => {
             // A task of its own: to wake the future that `block_on` runs costs a system call each time.
             let task = runtime.spawn(run(role.to_owned(), spec));
@@ -64,10 +65,16 @@ pub(crate) fn execute(role: &str, spec: &str) -> ExitCode {
     }
 }
 
-fn prepare(spec: &str) -> Result<(tokio::runtime::Runtime, ExecutorSpec), BenchError> {
-    let spec: ExecutorSpec = serde_json::from_str(spec)
-        .map_err(|error| BenchError::Usage(format!("not a task for an executor: {error}")))?;
-    follow_parent(spec.parent)?;
+/// What a process of a run was given to do, and a runtime of its thread to do it on. From here on it ends with the process that
+/// started it, whose number is `parent` of what it was given.
+pub(crate) fn prepare<Spec: DeserializeOwned>(
+    spec: &str,
+    what: &str,
+    parent: impl FnOnce(&Spec) -> u32,
+) -> Result<(tokio::runtime::Runtime, Spec), BenchError> {
+    let spec: Spec =
+        serde_json::from_str(spec).map_err(|error| BenchError::Usage(format!("not a task {what}: {error}")))?;
+    follow_parent(parent(&spec))?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

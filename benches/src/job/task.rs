@@ -12,13 +12,11 @@ use tokio::time::timeout;
 
 use super::message::{ErrorBytes, Input, Location, Order, Report, TaskResult, TaskSpec};
 use super::work::Hands;
-use crate::cluster::follow_parent;
-use crate::error::BenchError;
-use crate::executor::{ExecutorError, emit};
+use crate::executor::{ExecutorError, emit, prepare};
 
 /// Runs a task to its end. The exit status says whether it succeeded; details were reported.
 pub(crate) fn execute(role: &str, spec: &str) -> ExitCode {
-    let (runtime, spec) = match prepare(spec) {
+    let (runtime, spec) = match prepare(spec, "of a job", |spec: &TaskSpec| spec.parent) {
         Ok(prepared) => prepared,
         Err(error) => {
             eprintln!("{error}");
@@ -61,20 +59,6 @@ impl From<ShuffleError> for Ended {
     fn from(error: ShuffleError) -> Self {
         Self::Failed(error.into())
     }
-}
-
-fn prepare(spec: &str) -> Result<(tokio::runtime::Runtime, TaskSpec), BenchError> {
-    let spec: TaskSpec =
-        serde_json::from_str(spec).map_err(|error| BenchError::Usage(format!("not a task of a job: {error}")))?;
-    follow_parent(spec.parent)?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|source| BenchError::Io {
-            what: "cannot start the runtime".to_owned(),
-            source,
-        })?;
-    Ok((runtime, spec))
 }
 
 async fn run(role: String, spec: TaskSpec) -> Result<TaskResult, Ended> {

@@ -91,6 +91,17 @@ pub struct KillReport {
     pub teardown_ms_max: f64,
 }
 
+/// Servers that were killed under a batch job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct LossReport {
+    /// Killed, each when a stage was complete.
+    pub servers: u32,
+    /// Of which the driver's connections said that they are lost.
+    pub nodes_lost: u32,
+    /// Tasks whose error named a partition that they could not read.
+    pub fetch_failures: u32,
+}
+
 /// What `job` found. Names and units are stable; more may be added.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobReport {
@@ -116,6 +127,8 @@ pub struct JobReport {
     pub first_result_ms: Option<f64>,
     /// See `first_result_ms`.
     pub source_end_ms: Option<f64>,
+    /// Only with servers that were killed.
+    pub loss: Option<LossReport>,
     /// Only of `kill`.
     pub kill: Option<KillReport>,
 }
@@ -169,6 +182,13 @@ impl JobReport {
         }
         if let (Some(first), Some(end)) = (self.first_result_ms, self.source_end_ms) {
             table = table.row("first result", format!("{first:.0} ms, the source ends at {end:.0} ms"));
+        }
+        if let Some(loss) = &self.loss {
+            let text = format!(
+                "{} servers, {} fetches failed and named what they could not read",
+                loss.servers, loss.fetch_failures
+            );
+            table = table.row("lost", text);
         }
         if let Some(kill) = &self.kill {
             table = table

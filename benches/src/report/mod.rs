@@ -14,7 +14,7 @@ mod throughput;
 pub use broadcast::{BroadcastReport, BroadcastSide};
 pub use compare::{CompareReport, Ratio, Ratios, Side, Variant};
 pub use disk::{KindOutcome, KindsReport, SpillDirection, SpillReport};
-pub use job::{GroupReport, JobReport, KillReport, MessagesReport, RangeReport, StageReport};
+pub use job::{GroupReport, JobReport, KillReport, LossReport, MessagesReport, RangeReport, StageReport};
 pub use latency::{LatencyFigures, LatencyReport, RelayFigures};
 pub use many::ManyReport;
 pub use scale::{Point, ScaleReport};

@@ -73,6 +73,36 @@ fn killed_tasks_of_a_batch_job_run_again_and_change_nothing() {
 }
 
 #[test]
+fn what_killed_servers_had_is_made_again_and_changes_nothing() {
+    let report = measured(&[
+        "job",
+        "--scale",
+        "0.02",
+        "--nodes",
+        "3",
+        "--bytes-per-task",
+        "512k",
+        "--lost-servers",
+        "2",
+        "--seed",
+        "5",
+    ]);
+    let loss = &report["loss"];
+    assert_eq!(
+        (number(&loss["servers"]), number(&loss["nodes_lost"])),
+        (2, 2),
+        "{report}"
+    );
+    assert!(number(&loss["fetch_failures"]) > 0, "{report}");
+    let stages = report["stages"].as_array().expect("a list");
+    let again = |stage: &Value| number(&stage["executions"]) > number(&stage["parallelism"]);
+    assert!(
+        again(&stages[0]) && again(&stages[1]),
+        "of both what was lost: {report}"
+    );
+}
+
+#[test]
 fn a_pipelined_job_gives_results_before_its_source_ends() {
     let report = measured(&["job", "--kind", "pipelined", "--scale", "0.02", "--tasks", "3"]);
     let [first, end] = ["first_result_ms", "source_end_ms"].map(|name| report[name].as_f64().expect("a time"));

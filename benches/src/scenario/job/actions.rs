@@ -35,23 +35,23 @@ impl Engine<'_> {
                 Action::Fence { node, partitions } => {
                     for partition in partitions {
                         let fenced = self.driver.fence(&node, partition).await;
-                        self.note_refusal("a fence", fenced);
+                        self.note_refusal(&node, "a fence", fenced);
                     }
                 }
                 Action::FailGroup { node, group, cause } => {
                     let failed = self.driver.fail_group(&node, &group, cause.clone()).await;
-                    self.note_refusal("the failure of a group", failed);
+                    self.note_refusal(&node, "the failure of a group", failed);
                     let members = self.coordinator.groups().members(group.id).to_vec();
                     let is_meant = |member: &Member| member.node == node && members.contains(&member.task.stage);
                     self.crew.tell(&Order::Cancel((&cause).into()), is_meant).await;
                 }
                 Action::Release { node, result } => {
                     let released = self.driver.release_result(&node, result).await;
-                    self.note_refusal("the release of a result", released);
+                    self.note_refusal(&node, "the release of a result", released);
                 }
                 Action::ReleaseJob { node, .. } => {
                     let released = self.driver.release_job(&node).await;
-                    self.note_refusal("the release of the job", released);
+                    self.note_refusal(&node, "the release of the job", released);
                 }
                 Action::Notify(notice) => self.handle_notice(notice),
             }
@@ -59,8 +59,11 @@ impl Engine<'_> {
         Ok(())
     }
 
-    fn note_refusal(&mut self, what: &str, outcome: Result<(), ShuffleError>) {
-        if let Err(error) = outcome {
+    /// A server that was killed, and is not known to be lost yet, does nothing any more.
+    fn note_refusal(&mut self, node: &NodeAddress, what: &str, outcome: Result<(), ShuffleError>) {
+        if let Err(error) = outcome
+            && !self.cluster.is_lost(node)
+        {
             self.problems.push(format!("{what} was refused: {error}"));
         }
     }
@@ -154,6 +157,7 @@ impl Engine<'_> {
                 if let Some(at) = state(&mut self.stages, stage) {
                     self.stages[at].committed = true;
                 }
+                self.plan_loss(stage);
             }
             Notice::StageFailed { stage, cause } => {
                 if let Some(at) = state(&mut self.stages, stage) {

@@ -1,5 +1,6 @@
 //! The servers of all jobs of a run, and the proof that nothing of a job is left on them.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use shuffle_protocol::{JobId, NodeAddress};
 use tempfile::TempDir;
 
 use crate::cli::{JobArgs, SendStrategy};
-use crate::cluster::{Children, Server, ServerOptions};
+use crate::cluster::{Children, Order, Server, ServerOptions};
 use crate::console::Console;
 use crate::error::{Attempt, BenchError};
 use crate::scenario::run::ask;
@@ -19,6 +20,8 @@ pub(super) struct Cluster {
     dir: TempDir,
     pub(super) children: Children,
     pub(super) servers: Vec<Server>,
+    /// Those that were killed.
+    lost: BTreeSet<NodeAddress>,
 }
 
 impl Cluster {
@@ -44,6 +47,7 @@ impl Cluster {
             dir,
             children: Children::new(),
             servers: Vec::new(),
+            lost: BTreeSet::new(),
         };
         for node in 0..args.nodes.into() {
             let server = Server::start(&mut cluster.children, node, cluster.dir.path(), &options, console).await?;
@@ -66,6 +70,23 @@ impl Cluster {
             .map(|server| server.socket.clone())
     }
 
+    /// Ends a server without a word to it.
+    pub(super) fn kill_server(&mut self, address: &NodeAddress) {
+        if let Some(server) = self.servers.iter().find(|server| server.address == *address) {
+            server.orders.send_replace(Order::Kill);
+            self.lost.insert(address.clone());
+        }
+    }
+
+    /// Whether it was killed.
+    pub(super) fn is_lost(&self, address: &NodeAddress) -> bool {
+        self.lost.contains(address)
+    }
+
+    fn living(&self) -> impl Iterator<Item = &Server> {
+        self.servers.iter().filter(|server| !self.is_lost(&server.address))
+    }
+
     /// How the driver of a job reaches the nodes.
     pub(super) fn attach_options(&self, job: JobId) -> Vec<AttachOptions> {
         let options = |server: &Server| {
@@ -74,14 +95,14 @@ impl Cluster {
                 .name("driver")
                 .timeout(ATTACH_TIMEOUT)
         };
-        self.servers.iter().map(options).collect()
+        self.living().map(options).collect()
     }
 
     /// What is left of jobs on the nodes once they have had time to clean up; empty: nothing.
     pub(super) async fn leftovers(&self) -> Result<Vec<String>, BenchError> {
         let deadline = Instant::now() + BASE_WITHIN;
         let mut left = Vec::new();
-        for server in &self.servers {
+        for server in self.living() {
             loop {
                 let held = leftovers(&ask(server).await?);
                 if held.is_empty() {

@@ -6,7 +6,7 @@
 //!   processes ──Children─▶┘                       └──▶ processes: started, told, killed
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -25,6 +25,7 @@ use crate::cluster::{ChildEvent, ChildId, Order as ProcessOrder, node_name};
 use crate::console::Console;
 use crate::error::BenchError;
 use crate::job::{Location, Report, TaskSpec};
+use crate::report::LossReport;
 
 /// One task to be killed.
 #[derive(Debug, Clone, Copy)]
@@ -33,6 +34,33 @@ pub(super) struct Kill {
     pub(super) after: Duration,
     /// Of those that run then, counted round.
     pub(super) which: usize,
+}
+
+/// One server to be killed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Loss {
+    /// So long after a stage is complete.
+    pub(super) after: Duration,
+    /// Of those that have partitions of it, counted round.
+    pub(super) which: usize,
+}
+
+/// What is done to a job.
+#[derive(Debug, Default)]
+pub(super) struct Disturbance {
+    pub(super) kills: Vec<Kill>,
+    /// The first with the first stage, and so on.
+    pub(super) losses: VecDeque<Loss>,
+}
+
+impl Disturbance {
+    /// One task is killed.
+    pub(super) fn kill(kill: Kill) -> Self {
+        Self {
+            kills: vec![kill],
+            ..Self::default()
+        }
+    }
 }
 
 /// A job that runs.
@@ -59,8 +87,12 @@ pub(super) struct Engine<'a> {
     pub(super) cancelled: u32,
     pub(super) killed_at: Option<Moment>,
     kills: Vec<(Instant, usize)>,
+    pub(super) losses: VecDeque<Loss>,
+    /// Servers that are to be killed.
+    pub(super) to_lose: Vec<(Instant, NodeAddress)>,
+    pub(super) loss: LossReport,
     /// Tasks whose processes died, until a server says so or the time for that is over.
-    died: Vec<(Instant, TaskId, ShuffleError)>,
+    pub(super) died: Vec<(Instant, TaskId, ShuffleError)>,
     moved: Instant,
     stall_timeout: Duration,
     over_since: Option<Instant>,
@@ -73,14 +105,15 @@ impl<'a> Engine<'a> {
         plan: &'a Plan,
         slots: u32,
         silent: bool,
-        kills: &[Kill],
+        disturbance: Disturbance,
         output: &crate::cli::OutputArgs,
         console: &'a Console,
     ) -> Result<Self, BenchError> {
         let nodes = cluster.servers.iter().map(|server| (server.address.clone(), slots));
         let coordinator = Coordinator::new(plan.job, plan.graph.clone(), plan.config, nodes)
             .map_err(|error| BenchError::Usage(error.to_string()))?;
-        let options = JobDriverOptions::new(plan.job, cluster.attach_options(plan.job));
+        let options =
+            JobDriverOptions::new(plan.job, cluster.attach_options(plan.job)).reconnect_within(super::RECONNECT_WITHIN);
         let driver = JobDriver::connect(options)
             .await
             .map_err(|source| BenchError::Session {
@@ -112,7 +145,14 @@ impl<'a> Engine<'a> {
             started: Moment::now(),
             cancelled: 0,
             killed_at: None,
-            kills: kills.iter().map(|kill| (now + kill.after, kill.which)).collect(),
+            kills: disturbance
+                .kills
+                .iter()
+                .map(|kill| (now + kill.after, kill.which))
+                .collect(),
+            losses: disturbance.losses,
+            to_lose: Vec::new(),
+            loss: LossReport::default(),
             died: Vec::new(),
             moved: now,
             stall_timeout: Duration::from_secs(output.stall_timeout),
@@ -198,10 +238,7 @@ impl<'a> Engine<'a> {
                 self.tell(Event::Partitions { node, changes });
                 Ok(())
             }
-            DriverEvent::NodeLost { cause, .. } => Err(BenchError::Session {
-                what: "a server of the run was lost".to_owned(),
-                source: cause,
-            }),
+            DriverEvent::NodeLost { node, cause } => self.handle_node_lost(node, cause),
         }
     }
 
@@ -225,7 +262,7 @@ impl<'a> Engine<'a> {
                     let cause = ShuffleError::from(&error);
                     member.end = Some(End::Failed(cause.clone()));
                     self.cancelled += u32::from(cancelled);
-                    self.tell(Event::TaskFailed { task, cause });
+                    self.handle_failure(task, cause);
                 }
                 Err(_) => self.console.say(format!("[{role}] {line}")),
             },
@@ -249,7 +286,7 @@ impl<'a> Engine<'a> {
         let name = server.map_or("a task of a job before", |server| &server.name);
         match event {
             ChildEvent::Line(text) | ChildEvent::Message(text) => self.console.say(format!("[{name}] {text}")),
-            ChildEvent::Ended(status) if server.is_some() => {
+            ChildEvent::Ended(status) if server.is_some_and(|server| !self.cluster.is_lost(&server.address)) => {
                 return Err(BenchError::Usage(format!("{name} ended within the run: {status:?}")));
             }
             ChildEvent::Ended(_) => {}
@@ -257,7 +294,7 @@ impl<'a> Engine<'a> {
         Ok(())
     }
 
-    fn tell(&mut self, event: Event) {
+    pub(super) fn tell(&mut self, event: Event) {
         if let Err(error) = self.coordinator.handle_event(event) {
             self.problems.push(format!("the coordinator refused an event: {error}"));
         }
@@ -267,7 +304,8 @@ impl<'a> Engine<'a> {
         let kills = self.kills.iter().map(|(at, _)| *at);
         let died = self.died.iter().map(|(at, ..)| *at);
         let over = self.over_since.map(|since| since + TIME_TO_END);
-        let moments = kills.chain(died).chain(over);
+        let to_lose = self.to_lose.iter().map(|(at, _)| *at);
+        let moments = kills.chain(died).chain(to_lose).chain(over);
         moments.fold(Instant::now() + LOOK_EVERY, Instant::min)
     }
 
@@ -276,6 +314,7 @@ impl<'a> Engine<'a> {
         for (_, which) in self.kills.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
             self.kill(which);
         }
+        self.kill_servers(now);
         for (_, task, cause) in self.died.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>() {
             self.tell(Event::TaskFailed { task, cause });
         }

@@ -8,7 +8,7 @@ use super::crew::End;
 use super::engine::Engine;
 use crate::clock::Moment;
 use crate::job::TaskResult;
-use crate::report::{GroupReport, MessagesReport, RangeReport, StageReport};
+use crate::report::{GroupReport, LossReport, MessagesReport, RangeReport, StageReport};
 
 /// A job that has ended.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ pub(super) struct Findings {
     /// Tasks that heard of the failure from the engine alone: they were no members at the servers yet.
     pub(super) cancelled: u32,
     pub(super) killed_at: Option<Moment>,
+    pub(super) loss: LossReport,
     pub(super) ended_at: Moment,
     /// It was a server that noticed first.
     pub(super) noticed_by_server: bool,
@@ -97,6 +98,7 @@ impl Engine<'_> {
             mute,
             cancelled: self.cancelled,
             killed_at: self.killed_at,
+            loss: self.loss.clone(),
             ended_at,
             noticed_by_server,
             problems: self.problems.clone(),

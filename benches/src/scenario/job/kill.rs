@@ -6,7 +6,7 @@ use std::time::Duration;
 use coordinator::Outcome;
 
 use super::cluster::Cluster;
-use super::engine::Kill;
+use super::engine::{Disturbance, Kill, Loss};
 use super::findings::Findings;
 use super::plan::Plan;
 use super::{FIRST_JOB, perform, report, verify};
@@ -25,7 +25,7 @@ pub(super) async fn rounds(
     let mut problems = Vec::new();
     // One that nobody disturbs: how long it takes, and that it comes out right.
     let plan = Plan::new(args, FIRST_JOB)?;
-    let undisturbed = perform(args, cluster, &plan, &[], console).await?;
+    let undisturbed = perform(args, cluster, &plan, Disturbance::default(), console).await?;
     problems.extend(verify::success(&undisturbed));
     problems.extend(verify::result(args, &plan, cluster.dir(), &undisturbed)?);
     let length = Duration::from_secs_f64(undisturbed.seconds);
@@ -42,7 +42,7 @@ pub(super) async fn rounds(
         let what = format!("job {job}, a task is killed after {} ms", kill.after.as_millis());
         console.step(kills.rounds.into(), what);
         let plan = Plan::new(args, job)?;
-        let findings = perform(args, cluster, &plan, &[kill], console).await?;
+        let findings = perform(args, cluster, &plan, Disturbance::kill(kill), console).await?;
         let left = cluster.leftovers().await?;
         let said = judge(&findings, &mut kills);
         if findings.killed_at.is_some() && matches!(findings.outcome, Outcome::Failed(_)) {
@@ -121,6 +121,14 @@ impl Random {
         }
     }
 
+    /// One of the servers that have some of a stage, within a moment of its end.
+    pub(super) fn loss(&mut self) -> Loss {
+        Loss {
+            after: LONGEST_WAIT_OF_LOSS.mul_f64(self.fraction()),
+            which: usize::try_from(self.next() >> 33).unwrap_or_default(),
+        }
+    }
+
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -135,6 +143,8 @@ impl Random {
     }
 }
 
+/// Not longer than consumers take to attach and to open their gates.
+const LONGEST_WAIT_OF_LOSS: Duration = Duration::from_millis(10);
 /// After so many no more rounds are of use.
 const MOST_PROBLEMS: usize = 20;
 
@@ -163,6 +173,7 @@ mod tests {
             mute: Vec::new(),
             cancelled: 0,
             killed_at: Some(Moment::now()),
+            loss: crate::report::LossReport::default(),
             ended_at: Moment::now(),
             noticed_by_server: true,
             problems: Vec::new(),

@@ -6,6 +6,7 @@ mod crew;
 mod engine;
 mod findings;
 mod kill;
+mod loss;
 mod plan;
 mod verify;
 mod view;
@@ -18,7 +19,7 @@ use crate::console::Console;
 use crate::error::BenchError;
 use crate::report::{JobReport, KillReport, publish};
 use cluster::Cluster;
-use engine::{Engine, Kill};
+use engine::{Disturbance, Engine};
 use findings::Findings;
 use plan::Plan;
 
@@ -41,6 +42,11 @@ async fn run(args: &JobArgs, console: &mut Console) -> Result<(JobReport, Vec<St
         let message = "--kills is of --kind batch: a pipelined group is not run again, see --kind kill";
         return Err(BenchError::Usage(message.to_owned()));
     }
+    if args.lost_servers > 0 && (args.kind != JobKind::Batch || args.lost_servers >= args.nodes) {
+        let message =
+            "--lost-servers is of --kind batch, and fewer than --nodes: somebody has to make again what was lost";
+        return Err(BenchError::Usage(message.to_owned()));
+    }
     let mut cluster = Cluster::start(args, console).await?;
     let outcome = match args.kind {
         JobKind::Batch | JobKind::Pipelined => one(args, &mut cluster, console).await,
@@ -53,15 +59,19 @@ async fn run(args: &JobArgs, console: &mut Console) -> Result<(JobReport, Vec<St
 /// One job that is to succeed, and what came out of it beside what should.
 async fn one(args: &JobArgs, cluster: &mut Cluster, console: &Console) -> Result<(JobReport, Vec<String>), BenchError> {
     let mut plan = Plan::new(args, FIRST_JOB)?;
-    let mut findings = perform(args, cluster, &plan, &[], console).await?;
-    if args.kills > 0 {
+    let mut findings = perform(args, cluster, &plan, Disturbance::default(), console).await?;
+    if args.kills > 0 || args.lost_servers > 0 {
         // Now its length is known.
         let (mut random, length) = (kill::Random(args.seed), Duration::from_secs_f64(findings.seconds));
-        let kills: Vec<Kill> = (0..args.kills).map(|_| random.kill(length)).collect();
+        let disturbance = Disturbance {
+            kills: (0..args.kills).map(|_| random.kill(length)).collect(),
+            losses: (0..args.lost_servers).map(|_| random.loss()).collect(),
+        };
         plan = Plan::new(args, FIRST_JOB + 1)?;
-        findings = perform(args, cluster, &plan, &kills, console).await?;
+        findings = perform(args, cluster, &plan, disturbance, console).await?;
     }
     let mut problems = verify::success(&findings);
+    problems.extend(verify::losses(args, &findings));
     problems.extend(verify::result(args, &plan, cluster.dir(), &findings)?);
     problems.extend(cluster.leftovers().await?);
     let mut report = report(args, findings, None);
@@ -77,11 +87,11 @@ async fn perform(
     args: &JobArgs,
     cluster: &mut Cluster,
     plan: &Plan,
-    kills: &[Kill],
+    disturbance: Disturbance,
     console: &Console,
 ) -> Result<Findings, BenchError> {
     let silent = args.kind == JobKind::Kill;
-    let mut engine = Engine::start_job(cluster, plan, args.slots, silent, kills, &args.output, console).await?;
+    let mut engine = Engine::start_job(cluster, plan, args.slots, silent, disturbance, &args.output, console).await?;
     engine.run().await?;
     let findings = engine.findings();
     engine.close_view();
@@ -106,10 +116,13 @@ fn report(args: &JobArgs, findings: Findings, kill: Option<KillReport>) -> JobRe
         stages: findings.stages,
         groups: findings.groups,
         messages_per_node: findings.messages,
+        loss: (args.lost_servers > 0).then_some(findings.loss),
         kill,
     }
 }
 
 /// Others are of sessions that only ask.
 const FIRST_JOB: u64 = 1000;
+/// How long a driver tries to reach a node before it is lost: about as long as a server tries to reach another one.
+const RECONNECT_WITHIN: Duration = Duration::from_secs(2);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);

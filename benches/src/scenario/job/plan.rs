@@ -57,7 +57,7 @@ impl Plan {
                 default_source: tasks,
             },
             // One task may be hit each time.
-            max_attempts: Config::default().max_attempts + args.kills,
+            max_attempts: Config::default().max_attempts + args.kills + u32::from(args.lost_servers),
             ..Config::default()
         };
         Ok(Self {

@@ -42,6 +42,22 @@ pub(super) fn success(findings: &Findings) -> Vec<String> {
     problems
 }
 
+/// What is wrong with how losses were noticed.
+pub(super) fn losses(args: &JobArgs, findings: &Findings) -> Vec<String> {
+    let (loss, asked) = (&findings.loss, u32::from(args.lost_servers));
+    let mut problems = Vec::new();
+    if (loss.servers, loss.nodes_lost) != (asked, asked) {
+        let (killed, told) = (loss.servers, loss.nodes_lost);
+        problems.push(format!(
+            "{asked} servers were to be lost, {killed} were killed, of {told} the driver was told"
+        ));
+    }
+    if asked > 0 && loss.fetch_failures == 0 {
+        problems.push("no task could not read what was lost".to_owned());
+    }
+    problems
+}
+
 /// Compares the files of the last stage with the same table made and summed up in one go.
 ///
 /// # Errors
