@@ -1,5 +1,7 @@
 //! What a job's driver is told by real servers, over both kinds of socket, and what it tells them.
 
+mod broadcast;
+
 use std::time::Duration;
 
 use integration::binaries;

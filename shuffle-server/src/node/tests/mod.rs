@@ -16,6 +16,7 @@ mod storing;
 mod straggling;
 mod telling;
 mod telling_anything;
+mod telling_of_broadcasts;
 mod tracing;
 mod tracing_late;
 mod tracing_relay;

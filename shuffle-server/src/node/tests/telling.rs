@@ -12,12 +12,17 @@ use super::harness::Scene;
 use super::parts::partition;
 use crate::node::{Output, SessionId, Wake};
 
-const LINGER: Duration = Duration::from_millis(100);
+pub(super) const LINGER: Duration = Duration::from_millis(100);
 
 /// What a driver was told, message by message, and whether the snapshot was complete.
 pub(super) fn told(scene: &mut Scene, driver: SessionId) -> (Vec<Vec<PartitionChange>>, bool) {
+    told_by(scene, 0, driver)
+}
+
+/// As [`told`], by any node.
+pub(super) fn told_by(scene: &mut Scene, node: usize, driver: SessionId) -> (Vec<Vec<PartitionChange>>, bool) {
     let (mut messages, mut complete, mut unpacker) = (Vec::new(), false, Unpacker::default());
-    for output in scene.outputs(0, driver) {
+    for output in scene.outputs(node, driver) {
         if let Output::Control(message) = output
             && let Message::PartitionEvents(message) = *message
         {
@@ -37,10 +42,14 @@ pub(super) fn seen(scene: &mut Scene, driver: SessionId, number: u64) {
 }
 
 pub(super) fn subscribe(scene: &mut Scene) -> SessionId {
-    let driver = scene.attach(0);
+    subscribe_to(scene, 0)
+}
+
+pub(super) fn subscribe_to(scene: &mut Scene, node: usize) -> SessionId {
+    let driver = scene.attach(node);
     let linger_ms = u32::try_from(LINGER.as_millis()).unwrap();
     scene.ask(
-        0,
+        node,
         driver,
         Message::Subscribe(control::Subscribe { request: 1, linger_ms }),
     );
@@ -82,11 +91,11 @@ pub(super) fn release(scene: &mut Scene, session: SessionId, id: PartitionId) {
     scene.ask(0, session, Message::ReleasePartition(release));
 }
 
-fn finished(sizes: &[u64]) -> PartitionState {
+pub(super) fn finished(sizes: &[u64]) -> PartitionState {
     PartitionState::Finished { bytes: sizes.into() }
 }
 
-fn change(partition: PartitionId, state: PartitionState) -> PartitionChange {
+pub(super) fn change(partition: PartitionId, state: PartitionState) -> PartitionChange {
     PartitionChange { partition, state }
 }
 
