@@ -5,7 +5,7 @@ use std::time::Instant;
 use buffer_pool::{ArenaKind, Backing, BufferState, JobKey, LocalPoolSpec, PoolId};
 use shuffle_protocol::{JobId, ShuffleError};
 
-use super::{Outlet, OutletNo, OutletState};
+use super::{OutletNo, OutletState};
 use crate::node::{DiskWork, Holder, Node, PoolOwner, Timer, pool_error};
 use crate::spill::{DiskOp, DiskPiece, StoreNo};
 
@@ -23,7 +23,9 @@ impl<B: Backing> Node<B> {
     pub(crate) fn read_ahead(&mut self, now: Instant, no: OutletNo) {
         let Some((job, store)) = self.file_of(no) else { return };
         let mut planned: Vec<(u64, DiskPiece)> = Vec::new();
-        while self.outlets.get(no).is_some_and(Outlet::wants_load) {
+        while let Some(outlet) = self.outlets.get(no)
+            && outlet.wants_load(!planned.is_empty())
+        {
             let Some(pool) = self.reading_pool(now, no, job) else {
                 break;
             };

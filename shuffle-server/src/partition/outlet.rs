@@ -357,12 +357,14 @@ impl Outlet {
         }
     }
 
-    /// Whether another buffer should be loaded: as many as can be sent, and never none.
-    pub(crate) fn wants_load(&self) -> bool {
+    /// Whether another buffer should be loaded: as many as can be sent, and never none. `begun`: with one before it; else only
+    /// when half of them are gone, so that a read is worth its call.
+    pub(crate) fn wants_load(&self, begun: bool) -> bool {
         let most = usize::try_from(self.sender.credit_left()).unwrap_or(READ_AHEAD);
         let most = most.clamp(LOADED_WITHOUT_CREDIT, READ_AHEAD);
+        let enough = if begun { most } else { most / 2 + 1 };
         let reading = self.reading.as_ref();
-        reading.is_some_and(|reading| !reading.on_disk.is_empty() && reading.loads.len() < most)
+        reading.is_some_and(|reading| !reading.on_disk.is_empty() && reading.loads.len() < enough)
     }
 
     /// A reader on this node holds views that it has not given back.
