@@ -49,6 +49,18 @@ pub(crate) fn evenly_joined(stages: u32, sources: u32) -> GraphBuilder {
     builder
 }
 
+/// One stage that so many others read, with few tasks each.
+pub(crate) fn star(readers: u32) -> GraphBuilder {
+    let mut builder = JobGraph::builder().stage(Stage::new("s0").fixed(10));
+    for reader in 1..=readers {
+        let name = format!("s{reader}");
+        builder = builder
+            .stage(Stage::new(&name).fixed(10))
+            .edge(EdgeSpec::keyed("s0", name));
+    }
+    builder
+}
+
 /// Blocks of ten stages that have nothing to do with one another, all of one shape: two sources, which begin when they are told
 /// to, and eight that read two earlier ones of the block. What is lost of a block is made again from its sources at most.
 pub(crate) fn in_blocks(stages: u32) -> GraphBuilder {
@@ -121,6 +133,7 @@ impl World {
         let coordinator = coordinator(graph);
         let stages = coordinator.graph().stages().iter().zip(0..);
         let sources = stages.filter(|(stage, _)| stage.estimates_itself());
+        let subpartitions = coordinator.graph().results()[0].subpartitions;
         let mut world = Self {
             waiting: sources.map(|(_, number)| StageId::new(number)).collect(),
             coordinator,
@@ -128,7 +141,7 @@ impl World {
             attempts: HashMap::new(),
             joined: NODES,
             block: 0,
-            bytes: vec![1000; TASKS as usize].into(),
+            bytes: vec![1000; subpartitions as usize].into(),
         };
         let first = poll(&mut world.coordinator);
         world.take_in(first);
@@ -157,9 +170,9 @@ impl World {
                 for deployment in &mut self.running {
                     deployment.tasks.retain(|task| !tasks.contains(task));
                 }
+                self.running.retain(|deployment| !deployment.tasks.is_empty());
             }
         }
-        self.running.retain(|deployment| !deployment.tasks.is_empty());
     }
 
     /// What is said about a deployment that comes to its end: one message of the node for all its partitions, and the end of each
@@ -179,6 +192,13 @@ impl World {
         let mut events = vec![Event::Partitions { node, changes }];
         events.extend(tasks.iter().map(|&task| Event::TaskFinished { task }));
         (events, words as u64)
+    }
+
+    /// Everything comes to its end; how many words that took.
+    pub(crate) fn finish_all(&mut self) -> u64 {
+        let words = std::iter::from_fn(|| Some(self.finish_one()).filter(|words| *words > 0)).sum();
+        assert!(self.coordinator.outcome().is_some(), "the job came to its end");
+        words
     }
 
     /// The oldest deployment comes to its end; how many words that took, 0 if nothing runs.

@@ -6,6 +6,7 @@
 //! - `fetch failed`: a consumer cannot read a partition. It, the producer, and what that had read and was released run again.
 //! - `node lost`: one of ten nodes, with its part of everything that runs or is still needed, and another one joins.
 //!   Of both the time is for each thousand tasks that run again.
+//! - `star`: the whole life of a job in which one stage is read by 100, 1000 and 10 000 others: it must grow as they do, no faster.
 //! - `whole job`: every event of the first job up to its end, once, with the most memory that the process ever had.
 //!
 //! Nothing but the handling is in the times: jobs and events are made before, and dropped after.
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 use coordinator::{Action, Coordinator, Event};
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput};
 
-use jobs::{TASKS, World, anyhow_joined, coordinator, evenly_joined, handle, in_blocks, poll};
+use jobs::{TASKS, World, anyhow_joined, coordinator, evenly_joined, handle, in_blocks, poll, star};
 
 const SIZES: [u32; 3] = [100, 1000, 10_000];
 /// Stages without input, of which the events are measured: so many are written and not yet read at any moment.
@@ -56,6 +57,12 @@ impl Kind {
 #[inline(never)]
 fn measured(coordinator: &mut Coordinator, events: Vec<Event>) -> Vec<Action> {
     black_box(handle(coordinator, events))
+}
+
+#[inline(never)]
+fn measured_whole(mut world: World) -> World {
+    black_box(world.finish_all());
+    world
 }
 
 /// A job in its middle, made anew when it comes to its last stages.
@@ -129,6 +136,15 @@ fn bench(criterion: &mut Criterion) {
         });
     }
     group.finish();
+    let mut group = criterion.benchmark_group("star");
+    group.sample_size(10);
+    for readers in SIZES {
+        group.throughput(Throughput::Elements(readers.into()));
+        group.bench_function(BenchmarkId::from_parameter(readers), |bencher| {
+            bencher.iter_batched(|| World::new(star(readers)), measured_whole, BatchSize::PerIteration);
+        });
+    }
+    group.finish();
     for kind in KINDS {
         let mut group = criterion.benchmark_group(kind.name());
         group.sample_size(20);
@@ -155,14 +171,7 @@ fn whole_job(stages: u32) {
     let mut world = World::new(graph);
     let planned = start.elapsed();
     let planned_kib = most_memory_kib();
-    let mut words = 0;
-    loop {
-        match world.finish_one() {
-            0 => break,
-            more => words += more,
-        }
-    }
-    assert!(world.coordinator.outcome().is_some(), "the job came to its end");
+    let words = world.finish_all();
     let took = start.elapsed();
     let each = took.as_nanos() / u128::from(words);
     let most_kib = most_memory_kib();
@@ -179,9 +188,14 @@ fn most_memory_kib() -> u64 {
     digits.and_then(|digits| digits.parse().ok()).expect("a number")
 }
 
-/// `--handle KIND STAGES TIMES`.
+/// `--handle KIND STAGES TIMES`, or `--handle star STAGES`.
 fn handle_only(arguments: &[String]) -> Option<()> {
     let at = arguments.iter().position(|one| one == "--handle")?;
+    if arguments.get(at + 1)? == "star" {
+        let world = World::new(star(arguments.get(at + 2)?.parse().ok()?));
+        drop(measured_whole(world));
+        return Some(());
+    }
     let kind = KINDS
         .into_iter()
         .find(|kind| arguments.get(at + 1) == Some(&kind.name().replace(' ', "-")))?;

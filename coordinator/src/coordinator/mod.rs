@@ -271,6 +271,12 @@ impl Coordinator {
             assert_eq!(number(done), stage.done, "invariant: done tasks are counted");
             let started = stage.tasks.iter().any(|task| task.state != state::TaskState::New);
             let id = StageId::from_index(at);
+            let unread = self.graph.results_of(id).filter(|&result| self.is_needed(result));
+            assert_eq!(
+                number(unread.count()),
+                stage.unread,
+                "invariant: unread results are counted"
+            );
             let alive = self.outcome.is_some() || self.live.contains(id) == (started && !self.is_over(id));
             assert!(alive, "invariant: stage {id} is alive while it is started and not over");
             taken += slots * stage.tasks.iter().filter(running).count() as u64;
@@ -337,6 +343,10 @@ impl Coordinator {
                 self.waits_for[self.groups.place(edge.to) as usize] += 1;
             }
         }
+        for (at, result) in self.graph.results().iter().enumerate() {
+            let needed = self.is_needed(result_id(at));
+            self.stages[result.producer.index()].unread += u32::from(needed);
+        }
         for (at, stage) in self.graph.stages().iter().enumerate() {
             self.waits_for[self.groups.place(StageId::from_index(at)) as usize] += u32::from(stage.estimates_itself());
         }
@@ -354,6 +364,10 @@ impl Coordinator {
 
 fn result_index(result: ResultId) -> usize {
     usize::try_from(result.value()).expect("invariant: results of a graph are counted in 32 bits")
+}
+
+fn result_id(index: usize) -> ResultId {
+    ResultId::new(u64::from(number(index)))
 }
 
 fn lines(errors: &[GroupError]) -> String {

@@ -178,6 +178,7 @@ impl Coordinator {
             let state = &mut self.results[result_index(result)];
             state.readers -= 1;
             if state.readers == 0 && !self.graph.stage(from).has_open_result() {
+                self.stages[from.index()].unread -= u32::from(self.is_regular(result));
                 self.release(result, from);
                 self.retire(from);
             }
@@ -194,8 +195,12 @@ impl Coordinator {
     /// Nothing of it runs, and nobody needs what it wrote: it does not matter what becomes of that.
     pub(super) fn is_over(&self, stage: StageId) -> bool {
         let open = self.groups.is_pipelined(stage) && !self.completion.is_committed(self.groups.place(stage));
-        let needed = || self.graph.results_of(stage).any(|result| self.is_needed(result));
-        self.stages[stage.index()].is_done() && !open && !needed()
+        let state = &self.stages[stage.index()];
+        state.is_done() && !open && state.unread == 0
+    }
+
+    pub(super) fn is_regular(&self, result: ResultId) -> bool {
+        self.graph.results()[result_index(result)].dependency == Dependency::Regular
     }
 
     /// What came over a pipelined edge is gone anyway. The regular output of a pipelined group is kept to the end of the job:

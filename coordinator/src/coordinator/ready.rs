@@ -70,18 +70,14 @@ impl Coordinator {
             assignment: Some(assignment),
             tasks: vec![Task::NEW; tasks as usize],
             estimate: state.estimate,
+            unread: state.unread,
             ..StageState::default()
         };
         for input in self.inputs(stage) {
             // What decided is decided: the sizes are of no more use.
             self.results[result_index(input.result)].sizes = None;
         }
-        for at in 0..self.graph.results_of(stage).len() {
-            let result = self
-                .graph
-                .results_of(stage)
-                .nth(at)
-                .expect("invariant: it is below the length");
+        for result in self.graph.results_of(stage).collect::<Vec<_>>() {
             let sizes = self.sizes_for(result, tasks);
             let state = &mut self.results[result_index(result)];
             state.registered = Bits::none(tasks);

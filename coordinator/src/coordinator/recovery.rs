@@ -58,7 +58,7 @@ impl Coordinator {
         for stage in self.live.sorted() {
             let group = self.groups.place(stage);
             let open = self.groups.is_pipelined(stage) && !self.completion.is_committed(group);
-            let needed = open || self.graph.results_of(stage).any(|result| self.is_needed(result));
+            let needed = open || self.stages[stage.index()].unread > 0;
             let tasks = self.stages[stage.index()].tasks.iter().enumerate();
             for (index, task) in tasks.filter(|(_, task)| task.node == node) {
                 if task.state == TaskState::Running || (task.state == TaskState::Done && needed) {
@@ -202,10 +202,12 @@ impl Coordinator {
             }
         }
         for (edge, from) in self.graph.inputs(stage) {
-            let state = &mut self.results[result_index(self.graph.edge(edge).result)];
-            state.readers += 1;
+            let result = self.graph.edge(edge).result;
+            let was_needed = self.is_needed(result);
+            self.results[result_index(result)].readers += 1;
+            self.stages[from.index()].unread += u32::from(!was_needed && self.is_needed(result));
             self.live.insert(from);
-            if std::mem::replace(&mut state.released, false) {
+            if std::mem::replace(&mut self.results[result_index(result)].released, false) {
                 let producers = 0..self.stages[from.index()].parallelism();
                 work.extend(producers.map(|index| again(from, index, false)));
             } else if self.groups.is_pipelined(from) && self.graph.edge(edge).dependency == Dependency::Regular {

@@ -211,6 +211,7 @@ impl Coordinator {
             locations: self.tell(edge.result, node),
         });
         let inputs = inputs.collect();
+        let determinate = self.graph.is_determinate(stage);
         let output = |result: ResultId| {
             let of = &self.graph.results()[result_index(result)];
             DeployedOutput {
@@ -218,7 +219,7 @@ impl Coordinator {
                 subpartitions: of.subpartitions,
                 distribution: of.distribution,
                 kind: of.dependency.partition_kind(),
-                determinate: self.graph.is_determinate(stage),
+                determinate,
             }
         };
         let state = &self.stages[stage.index()];

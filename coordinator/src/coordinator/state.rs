@@ -59,6 +59,8 @@ pub(super) struct StageState {
     pub(super) again: VecDeque<u32>,
     /// How many are done.
     pub(super) done: u32,
+    /// Its regular results that somebody has still to read, or may come to.
+    pub(super) unread: u32,
 }
 
 impl StageState {
