@@ -58,6 +58,10 @@ pub struct JobArgs {
     /// made again on the others, and the result has to be the same
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..=2))]
     pub lost_servers: u16,
+    /// batch: scan, convert and total, with the rows of the scan in turn to whoever has room: a second execution of it writes
+    /// something else, so who has read it runs again. --lost-servers kills when the first has
+    #[arg(long)]
+    pub rebalanced: bool,
     /// Which tasks and servers are killed, and when
     #[arg(long, default_value_t = 1)]
     pub seed: u64,

@@ -72,6 +72,8 @@ pub(crate) struct Output {
     pub(crate) subpartitions: u32,
     pub(crate) kind: Kind,
     pub(crate) determinate: bool,
+    /// Records go in turn to whoever has room, and not by key.
+    pub(crate) in_turn: bool,
 }
 
 /// The pipelined group of a task.

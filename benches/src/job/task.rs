@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use shuffle_client::{AttachOptions, Gate, GateSpec, PartitionSpec, Session, Writer};
+use shuffle_client::{AttachOptions, Gate, GateSpec, PartitionSpec, Selector, Session, Writer};
 use shuffle_protocol::{JobId, NodeAddress, PartitionId, ResultId, ShuffleError, SubpartitionRange};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines, Stdin};
 use tokio::time::timeout;
@@ -86,8 +86,7 @@ async fn run(role: String, spec: TaskSpec) -> Result<TaskResult, Ended> {
             }
         },
     };
-    let subpartitions = spec.output.as_ref().map_or(0, |output| output.subpartitions);
-    let mut work = pin!(Hands::new(gate, writer, subpartitions).work(&spec));
+    let mut work = pin!(Hands::new(gate, writer, spec.output.as_ref()).work(&spec));
     let result = tokio::select! {
         result = &mut work => result?,
         cause = orders.cancelled() => match timeout(TIME_TO_FAIL, work).await {
@@ -107,6 +106,9 @@ async fn open_writer(session: &Session, spec: &TaskSpec) -> Result<Option<Writer
         .kind(output.kind.into())
         .determinate(output.determinate)
         .buffers(WRITER_BUFFERS, None);
+    if output.in_turn {
+        partition = partition.selector(Selector::RoundRobin);
+    }
     if let Some(group) = &spec.group {
         partition = partition.group(group.parse()?);
     }

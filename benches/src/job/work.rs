@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use shuffle_client::{Gate, Writer, subpartition_of};
 use shuffle_protocol::SubpartitionIndex;
 
-use super::message::{Report, TaskResult, TaskSpec, Work};
+use super::message::{Output, Report, TaskResult, TaskSpec, Work};
 use super::rows::{Key, LineRow, Sums, range_of};
 use crate::clock::Moment;
 use crate::executor::{ExecutorError, emit};
@@ -19,6 +19,7 @@ pub(super) struct Hands {
     pub(super) gate: Option<Gate>,
     pub(super) writer: Option<Writer>,
     pub(super) subpartitions: u32,
+    in_turn: bool,
     rows_in: u64,
     rows_out: u64,
     first_row: Option<Moment>,
@@ -26,11 +27,12 @@ pub(super) struct Hands {
 }
 
 impl Hands {
-    pub(super) fn new(gate: Option<Gate>, writer: Option<Writer>, subpartitions: u32) -> Self {
+    pub(super) fn new(gate: Option<Gate>, writer: Option<Writer>, output: Option<&Output>) -> Self {
         Self {
             gate,
             writer,
-            subpartitions,
+            subpartitions: output.map_or(0, |output| output.subpartitions),
+            in_turn: output.is_some_and(|output| output.in_turn),
             rows_in: 0,
             rows_out: 0,
             first_row: None,
@@ -69,7 +71,7 @@ impl Hands {
         let mut rows = part.rows();
         while let Some(row) = rows.next_row() {
             let row = LineRow::parse(row.text).ok_or_else(|| ExecutorError::Other("no row of lineitem".to_owned()))?;
-            self.write_by_key(&row).await?;
+            self.write_on(&row).await?;
         }
         Ok(())
     }
@@ -84,7 +86,7 @@ impl Hands {
 
     async fn convert(&mut self) -> Result<(), ExecutorError> {
         while let Some(row) = self.next().await? {
-            self.write_by_key(&row).await?;
+            self.write_on(&row).await?;
         }
         Ok(())
     }
@@ -128,7 +130,14 @@ impl Hands {
             .ok_or_else(|| ExecutorError::Other("a record that is no row".to_owned()))
     }
 
-    async fn write_by_key(&mut self, row: &LineRow) -> Result<(), ExecutorError> {
+    /// By its key, or to whoever has room.
+    async fn write_on(&mut self, row: &LineRow) -> Result<(), ExecutorError> {
+        if self.in_turn
+            && let Some(writer) = &mut self.writer
+        {
+            writer.write(&[], &row.encode()).await?;
+            return self.wrote().await;
+        }
         let to = subpartition_of(&row.key_bytes(), self.subpartitions);
         self.write(to, row).await
     }
@@ -137,6 +146,10 @@ impl Hands {
         if let Some(writer) = &mut self.writer {
             writer.write_to(to, &row.encode()).await?;
         }
+        self.wrote().await
+    }
+
+    async fn wrote(&mut self) -> Result<(), ExecutorError> {
         self.rows_out += 1;
         self.pace().await;
         Ok(())

@@ -100,6 +100,10 @@ pub struct LossReport {
     pub nodes_lost: u32,
     /// Tasks whose error named a partition that they could not read.
     pub fetch_failures: u32,
+    /// Tasks that were done when the server was killed, and had read a stage that does not write the same again.
+    pub had_read: u32,
+    /// Those among them that ran again.
+    pub read_again: u32,
 }
 
 /// What `job` found. Names and units are stable; more may be added.

@@ -103,6 +103,28 @@ fn what_killed_servers_had_is_made_again_and_changes_nothing() {
 }
 
 #[test]
+fn who_has_read_what_is_written_again_otherwise_runs_again_too() {
+    let report = measured(&[
+        "job",
+        "--rebalanced",
+        "--scale",
+        "0.02",
+        "--slots",
+        "1",
+        "--bytes-per-task",
+        "512k",
+        "--lost-servers",
+        "1",
+        "--seed",
+        "2",
+    ]);
+    let loss = &report["loss"];
+    assert!(number(&loss["fetch_failures"]) > 0, "{report}");
+    assert!(number(&loss["had_read"]) > 0, "somebody was done: {report}");
+    assert_eq!(number(&loss["had_read"]), number(&loss["read_again"]), "{report}");
+}
+
+#[test]
 fn a_pipelined_job_gives_results_before_its_source_ends() {
     let report = measured(&["job", "--kind", "pipelined", "--scale", "0.02", "--tasks", "3"]);
     let [first, end] = ["first_result_ms", "source_end_ms"].map(|name| report[name].as_f64().expect("a time"));

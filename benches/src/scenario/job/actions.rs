@@ -1,6 +1,6 @@
 //! Doing what the coordinator says.
 
-use coordinator::{Action, Deployment, LocationRun, Notice, StageId};
+use coordinator::{Action, Deployment, Distribution, LocationRun, Notice, StageId};
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::{NodeAddress, ResultId, ShuffleError};
 
@@ -95,6 +95,7 @@ impl Engine<'_> {
                 subpartitions: output.subpartitions,
                 kind: output.kind.into(),
                 determinate: output.determinate,
+                in_turn: output.distribution == Distribution::Rebalance,
             });
             let spec = TaskSpec {
                 parent: std::process::id(),
@@ -152,12 +153,15 @@ impl Engine<'_> {
                 if let Some(at) = state(&mut self.stages, task.stage) {
                     self.stages[at].done += 1;
                 }
+                self.plan_loss_of_inputs(task.stage);
             }
             Notice::StageCompleted { stage } => {
                 if let Some(at) = state(&mut self.stages, stage) {
                     self.stages[at].committed = true;
                 }
-                self.plan_loss(stage);
+                if self.plan.graph.is_determinate(stage) {
+                    self.plan_loss(stage);
+                }
             }
             Notice::StageFailed { stage, cause } => {
                 if let Some(at) = state(&mut self.stages, stage) {

@@ -89,7 +89,9 @@ pub(super) struct Engine<'a> {
     kills: Vec<(Instant, usize)>,
     pub(super) losses: VecDeque<Loss>,
     /// Servers that are to be killed.
-    pub(super) to_lose: Vec<(Instant, NodeAddress)>,
+    pub(super) to_lose: Vec<(Instant, NodeAddress, StageId)>,
+    /// Tasks that had read what may be written again otherwise.
+    pub(super) had_read: Vec<TaskId>,
     pub(super) loss: LossReport,
     /// Tasks whose processes died, until a server says so or the time for that is over.
     pub(super) died: Vec<(Instant, TaskId, ShuffleError)>,
@@ -152,6 +154,7 @@ impl<'a> Engine<'a> {
                 .collect(),
             losses: disturbance.losses,
             to_lose: Vec::new(),
+            had_read: Vec::new(),
             loss: LossReport::default(),
             died: Vec::new(),
             moved: now,
@@ -304,7 +307,7 @@ impl<'a> Engine<'a> {
         let kills = self.kills.iter().map(|(at, _)| *at);
         let died = self.died.iter().map(|(at, ..)| *at);
         let over = self.over_since.map(|since| since + TIME_TO_END);
-        let to_lose = self.to_lose.iter().map(|(at, _)| *at);
+        let to_lose = self.to_lose.iter().map(|(at, ..)| *at);
         let moments = kills.chain(died).chain(to_lose).chain(over);
         moments.fold(Instant::now() + LOOK_EVERY, Instant::min)
     }

@@ -79,6 +79,16 @@ impl Engine<'_> {
                 .filter(move |((stage, _), _)| usize::try_from(stage.value()).ok() == Some(at));
             all.map(|((_, index), (attempt, result))| (*index, *attempt, *result))
         };
+        let again = |task: &&coordinator::TaskId| {
+            let newest = finished.get(&(task.stage, task.index));
+            newest.is_some_and(|(attempt, _)| *attempt > task.attempt)
+        };
+        let so_many = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
+        let loss = LossReport {
+            had_read: so_many(self.had_read.len()),
+            read_again: so_many(self.had_read.iter().filter(again).count()),
+            ..self.loss.clone()
+        };
         let results: Vec<Vec<TaskResult>> = (0..count)
             .map(|at| of_stage(at).map(|(.., result)| result).collect())
             .collect();
@@ -98,7 +108,7 @@ impl Engine<'_> {
             mute,
             cancelled: self.cancelled,
             killed_at: self.killed_at,
-            loss: self.loss.clone(),
+            loss,
             ended_at,
             noticed_by_server,
             problems: self.problems.clone(),

@@ -1,7 +1,8 @@
 //! Partitions and servers that are lost while a job runs.
 //!
 //! ```text
-//!   stage complete ──▶ kill -9 of a server that has some of it
+//!   stage complete, or read by one if it does not write the same again
+//!                    ──▶ kill -9 of a server that has some of it
 //!                        ├─ a task elsewhere cannot read ──▶ FetchFailed, with the partition that its error names
 //!                        ├─ its own tasks have no server ──▶ wait for the driver's verdict about the node
 //!                        └─ the driver's connection ──────▶ NodeLost
@@ -13,6 +14,7 @@ use coordinator::{Event, StageId, TaskId};
 use shuffle_protocol::error::ErrorKind;
 use shuffle_protocol::{NodeAddress, PartitionId, ShuffleError};
 
+use super::crew::End;
 use super::engine::Engine;
 use crate::cluster::Order as ProcessOrder;
 use crate::error::BenchError;
@@ -33,14 +35,31 @@ impl Engine<'_> {
         }
         if let Some(loss) = self.losses.pop_front() {
             let node = nodes[loss.which % nodes.len()].clone();
-            self.to_lose.push((Instant::now() + loss.after, node));
+            self.to_lose.push((Instant::now() + loss.after, node, stage));
+        }
+    }
+
+    /// One that does not write the same again may be lost when somebody has read it.
+    pub(super) fn plan_loss_of_inputs(&mut self, stage: StageId) {
+        let graph = &self.plan.graph;
+        let inputs = graph.inputs(stage).map(|(_, from)| from);
+        let other: Vec<StageId> = inputs.filter(|from| !graph.is_determinate(*from)).collect();
+        for from in other {
+            self.plan_loss(from);
         }
     }
 
     pub(super) fn kill_servers(&mut self, now: Instant) {
-        for (_, node) in self.to_lose.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
+        for (_, node, stage) in self.to_lose.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>() {
             self.cluster.kill_server(&node);
             self.loss.servers += 1;
+            let graph = &self.plan.graph;
+            if !graph.is_determinate(stage) {
+                let reads = |task: &TaskId| graph.inputs(task.stage).any(|(_, from)| from == stage);
+                let done = self.crew.members.values();
+                let done = done.filter(|of| matches!(of.end, Some(End::Finished(_))));
+                self.had_read.extend(done.map(|of| of.task).filter(reads));
+            }
         }
     }
 

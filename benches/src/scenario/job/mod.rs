@@ -42,6 +42,9 @@ async fn run(args: &JobArgs, console: &mut Console) -> Result<(JobReport, Vec<St
         let message = "--kills is of --kind batch: a pipelined group is not run again, see --kind kill";
         return Err(BenchError::Usage(message.to_owned()));
     }
+    if args.rebalanced && args.kind != JobKind::Batch {
+        return Err(BenchError::Usage("--rebalanced is of --kind batch".to_owned()));
+    }
     if args.lost_servers > 0 && (args.kind != JobKind::Batch || args.lost_servers >= args.nodes) {
         let message =
             "--lost-servers is of --kind batch, and fewer than --nodes: somebody has to make again what was lost";

@@ -21,7 +21,6 @@ pub(super) struct Plan {
     pub(super) graph: JobGraph,
     pub(super) config: Config,
     pub(super) scale: f64,
-    kind: JobKind,
 }
 
 impl Plan {
@@ -29,6 +28,17 @@ impl Plan {
         let tasks = args.tasks;
         let scan = Stage::new("scan").fixed(tasks);
         let builder = match args.kind {
+            JobKind::Batch if args.rebalanced => JobGraph::builder()
+                .stage(scan)
+                .stage(Stage::new("convert").adaptive(1, MOST_TASKS).subpartitions(FINE))
+                .stage(
+                    Stage::new("total")
+                        .adaptive(1, MOST_TASKS)
+                        .subpartitions(FINE)
+                        .keeps_state(),
+                )
+                .edge(EdgeSpec::rebalance("scan", "convert"))
+                .edge(EdgeSpec::keyed("convert", "total")),
             JobKind::Batch => JobGraph::builder()
                 .stage(scan)
                 .stage(
@@ -65,20 +75,19 @@ impl Plan {
             graph,
             config,
             scale: args.scale(),
-            kind: args.kind,
         })
     }
 
     /// What a task does.
     pub(super) fn work(&self, task: TaskId, dir: &Path) -> Work {
-        match (self.kind, self.graph.stage(task.stage).name()) {
-            (_, "scan") => Work::Scan { scale: self.scale },
-            (_, "aggregate") => Work::Aggregate,
-            (_, "convert") => Work::Convert,
-            (JobKind::Batch, _) => Work::Sort {
+        match self.graph.stage(task.stage).name() {
+            "scan" => Work::Scan { scale: self.scale },
+            "aggregate" => Work::Aggregate,
+            "convert" => Work::Convert,
+            "sort" => Work::Sort {
                 file: self.file(task, dir),
             },
-            (JobKind::Pipelined | JobKind::Kill, _) => Work::Total {
+            _ => Work::Total {
                 file: self.file(task, dir),
             },
         }

@@ -55,6 +55,12 @@ pub(super) fn losses(args: &JobArgs, findings: &Findings) -> Vec<String> {
     if asked > 0 && loss.fetch_failures == 0 {
         problems.push("no task could not read what was lost".to_owned());
     }
+    if args.rebalanced && asked > 0 && (loss.had_read == 0 || loss.had_read != loss.read_again) {
+        let (had_read, again) = (loss.had_read, loss.read_again);
+        problems.push(format!(
+            "{had_read} tasks had read what was written again otherwise, {again} ran again"
+        ));
+    }
     problems
 }
 
@@ -81,7 +87,7 @@ pub(super) fn result(args: &JobArgs, plan: &Plan, dir: &Path, findings: &Finding
     let mut rows: Vec<LineRow> = rows.collect();
     rows.sort_unstable_by_key(LineRow::rank);
     let mut wanted: Vec<String> = rows.iter().map(LineRow::line).collect();
-    if args.kind != JobKind::Batch {
+    if args.kind != JobKind::Batch || args.rebalanced {
         // Only the sort gives them in order.
         came.sort_unstable();
         wanted.sort_unstable();
