@@ -63,6 +63,7 @@ impl Server {
                 job: JOB,
                 name: name.to_owned(),
                 inline: false,
+                packed: true,
             };
             core.handle_session_opened(now, info).expect("a session")
         };

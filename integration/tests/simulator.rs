@@ -31,6 +31,8 @@ fn seeds_pass() {
                     total.lost_peers += report.lost_peers;
                     total.flips += report.flips;
                     total.refetched_buffers += report.refetched_buffers;
+                    total.packed_buffers += report.packed_buffers;
+                    total.refetched_parts += report.refetched_parts;
                     for (sum, verdicts) in total.verdicts.iter_mut().zip(report.verdicts) {
                         *sum += verdicts;
                     }
@@ -59,6 +61,8 @@ fn seeds_pass() {
     assert!(total.lost_peers > seeds / 100, "{total:?}");
     assert!(total.flips > seeds / 5, "{total:?}");
     assert!(total.refetched_buffers > seeds / 10, "{total:?}");
+    assert!(total.packed_buffers > seeds, "{total:?}");
+    assert!(total.refetched_parts > seeds / 200, "{total:?}");
     assert!(total.verdicts.iter().all(|count| *count > seeds / 100), "{total:?}");
     assert!(total.spilled_bytes > 10_000 * seeds, "{total:?}");
     assert!(total.loaded_bytes > 10_000 * seeds, "{total:?}");

@@ -1,8 +1,8 @@
 //! One channel of a consumer: what came, and whether it is what had to come.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use shuffle_protocol::frame::{EndEntry, SlotEntry};
+use shuffle_protocol::frame::{Arena, EndEntry, SlotEntry};
 use shuffle_protocol::{JobId, ShuffleError, StreamId, SubpartitionIndex};
 
 use super::data::{Content, content, describe, totals};
@@ -36,8 +36,8 @@ pub(super) struct Channel {
     pub(super) stream: StreamId,
     pub(super) end: Option<ChannelEnd>,
     pub(super) queue: VecDeque<Item>,
-    /// Views that came and were not given back.
-    pub(super) views: u32,
+    /// Views that came and were not given back, by the slot that they are of.
+    views: BTreeMap<(Arena, u32), u32>,
     /// Everything below is checked, and the server does not know it.
     pub(super) ack: Option<u64>,
     /// The first of the queue, which did not match and is to come once more.
@@ -58,7 +58,7 @@ impl Channel {
             stream,
             end: None,
             queue: VecDeque::new(),
-            views: 0,
+            views: BTreeMap::new(),
             ack: None,
             awaited: None,
             reported: BTreeSet::new(),
@@ -83,9 +83,30 @@ impl Channel {
             return Err(format!("subpartition {subpartition} is not in {:?}", self.spec.range));
         }
         self.next += 1;
-        self.views += u32::from(matches!(item, Item::Buffer(..)));
+        if let Item::Buffer(entry, _) = &item {
+            *self.views.entry((entry.arena, entry.slot)).or_default() += 1;
+        }
         self.queue.push_back(item);
         Ok(())
+    }
+
+    /// A view is given back.
+    pub(super) fn drop_view(&mut self, arena: Arena, slot: u32) {
+        let views = self.views.get_mut(&(arena, slot)).expect("invariant: a view that came");
+        *views -= 1;
+        if *views == 0 {
+            self.views.remove(&(arena, slot));
+        }
+    }
+
+    /// Credits that are in use here: what came over the network takes one for each slot, what a writer handed over one for each
+    /// view.
+    pub(super) fn credits_used(&self) -> u32 {
+        let used = |((arena, _), views): (&(Arena, u32), &u32)| match arena {
+            Arena::Read => 1,
+            Arena::Write => *views,
+        };
+        self.views.iter().map(used).sum()
     }
 
     /// The first does not match: it goes back to its place until it comes once more.

@@ -21,7 +21,8 @@ pub(super) enum Packet {
     Frame(Frame),
     /// The head of a data frame; its body is a packet of its own, so that a connection can break between them.
     Head(DataHead),
-    Body(DataHead, Content),
+    /// Of each buffer of the head what lies in it.
+    Body(DataHead, Vec<Content>),
     /// The other side has closed, or the network has.
     Fin,
 }

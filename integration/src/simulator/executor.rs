@@ -137,6 +137,7 @@ impl World {
             job,
             name: format!("process {process}"),
             inline,
+            packed: !inline,
         };
         match self.core(host, |node, now| node.handle_session_opened(now, info)) {
             Err(error) => self.accuse(|| format!("process {process} may not attach: {error}")),

@@ -112,6 +112,7 @@ pub(super) fn report(entry: &SlotEntry, seen: Content, desk: &mut Desk<'_>) {
         length: entry.length,
         expected: entry.checksum,
         got: describe(seen, 0, 0).checksum,
+        offset: entry.offset,
     }))));
 }
 
@@ -135,7 +136,10 @@ impl World {
                 }
                 Packet::Frame(Frame::Slots(batch))
             }
-            Packet::Body(head, content) => Packet::Body(head, self.flips.pass(Way::Memory, content)),
+            Packet::Body(head, contents) => {
+                let passed = contents.into_iter().map(|one| self.flips.pass(Way::Memory, one));
+                Packet::Body(head, passed.collect())
+            }
             packet => packet,
         }
     }

@@ -300,7 +300,7 @@ impl Gate {
                 desk.accuse(|| format!("{place} changed while it was viewed: {view:?}"));
             }
             let channel = &mut self.channels[view.channel];
-            channel.views -= 1;
+            channel.drop_view(view.arena, view.slot);
             slots.push((channel.stream, view.arena, view.slot));
         }
         desk.release(&slots);
@@ -317,7 +317,9 @@ impl Gate {
                 Item::End(_) => None,
             })
             .collect();
-        channel.views -= u32::try_from(slots.len()).expect("invariant: a window of views");
+        for (_, arena, slot) in &slots {
+            channel.drop_view(*arena, *slot);
+        }
         desk.release(&slots);
     }
 
@@ -337,8 +339,9 @@ impl Gate {
         let floating = self.spec.floating.max(u32::from(self.spec.exclusive == 0));
         let window = self.spec.exclusive + floating;
         let channel = &self.channels[index];
-        if channel.views > window {
-            desk.accuse(|| format!("{} views of {:?}, its window is {window}", channel.views, channel.spec));
+        let used = channel.credits_used();
+        if used > window {
+            desk.accuse(|| format!("{used} credits of {:?}, its window is {window}", channel.spec));
         }
         // A cancelled channel's views are quarantined; its credits are with the others again.
         let remote = self.channels.iter().filter(|channel| {
@@ -346,7 +349,7 @@ impl Gate {
             channel.spec.host != self.host && !is_relayed && !matches!(channel.end, Some(ChannelEnd::Cancelled))
         });
         let borrowed: u32 = remote
-            .map(|channel| channel.views.saturating_sub(self.spec.exclusive))
+            .map(|channel| channel.credits_used().saturating_sub(self.spec.exclusive))
             .sum();
         if borrowed > floating {
             desk.accuse(|| format!("gate {} has {borrowed} of {floating} floating buffers", self.gate));

@@ -24,8 +24,8 @@ impl World {
                     self.handle_buffer(process, entry, None);
                 }
             }
-            Packet::Body(head, content) => {
-                for entry in head.slots.iter() {
+            Packet::Body(head, contents) => {
+                for (entry, content) in head.slots.iter().zip(contents) {
                     self.handle_buffer(process, entry, Some(content));
                 }
             }

@@ -84,6 +84,10 @@ pub struct Report {
     pub flips: u64,
     /// See `flips`.
     pub refetched_buffers: u64,
+    /// Buffers that went to another server in the frame of the one before.
+    pub packed_buffers: u64,
+    /// Buffers that came once more behind others in their slot.
+    pub refetched_parts: u64,
     /// Verdicts: producer memory, disk, wire or receiving memory.
     pub verdicts: [u64; 3],
     /// Payload that was written to disks, and loaded from them, in bytes.

@@ -69,23 +69,37 @@ impl World {
                 return;
             }
             let party = of.ends[end].party;
-            let Some(output) = self.connections[connection].ends[end].outbox.pop_front() else {
+            let outbox = &mut self.connections[connection].ends[end].outbox;
+            let Some(output) = outbox.pop_front() else {
                 return;
             };
-            self.write(connection, end, party, output);
+            let mut joined = Vec::new();
+            while let Some(Output::Joined { .. }) = outbox.front() {
+                joined.extend(outbox.pop_front().and_then(|output| output.buffer()));
+            }
+            self.write(connection, end, party, output, joined);
         }
     }
 
-    fn write(&mut self, connection: usize, end: usize, party: Party, output: Output) {
+    fn write(
+        &mut self,
+        connection: usize,
+        end: usize,
+        party: Party,
+        output: Output,
+        joined: Vec<(SlotEntry, SlotRef)>,
+    ) {
         let to = 1 - end;
         let packet = match output {
             Output::Slot { entry, slot } => {
                 if let Party::Session { inline: false, .. } = party {
                     Packet::Frame(Frame::Slots(Batch::from_entries(&[entry])))
                 } else {
-                    return self.write_payload(connection, end, entry, slot);
+                    let frame = std::iter::once((entry, slot)).chain(joined).collect();
+                    return self.write_payload(connection, end, frame);
                 }
             }
+            Output::Joined { .. } => return self.accuse(|| "a buffer joins none".to_owned()),
             Output::Control(message) => Packet::Frame(Frame::Control(message)),
             Output::End(entry) => Packet::Frame(Frame::End(Batch::from_entries(&[entry]))),
             Output::Grant(entry) => Packet::Frame(Frame::Grant(Batch::from_entries(&[entry]))),
@@ -98,17 +112,26 @@ impl World {
         self.send(connection, to, packet);
     }
 
-    fn write_payload(&mut self, connection: usize, end: usize, entry: SlotEntry, slot: SlotRef) {
+    /// One frame of these.
+    fn write_payload(&mut self, connection: usize, end: usize, frame: Vec<(SlotEntry, SlotRef)>) {
         let Some((host, _)) = self.connections[connection].ends[end].host() else {
             return;
         };
-        let content = self.memory(host).read(slot, entry.offset);
-        let arriving = self.flips.pass(Way::Wire, content);
+        self.report.packed_buffers += frame.len() as u64 - 1;
+        let entries: Vec<SlotEntry> = frame.iter().map(|(entry, _)| *entry).collect();
+        let contents: Vec<Content> = frame
+            .iter()
+            .map(|(entry, slot)| self.memory(host).read(*slot, entry.offset))
+            .collect();
+        let arriving = contents
+            .iter()
+            .map(|content| self.flips.pass(Way::Wire, *content))
+            .collect();
         let head = DataHead {
-            slots: Batch::from_entries(&[entry]),
-            payload_bytes: entry.length,
-            sequence: entry.sequence,
-            stream: entry.stream,
+            slots: Batch::from_entries(&entries),
+            payload_bytes: entries.iter().map(|entry| entry.length).sum(),
+            sequence: entries[0].sequence,
+            stream: entries[0].stream,
         };
         let lost = self.sabotage == Some(Sabotage::LoseBuffer) && self.connections[connection].hosts().is_some();
         if lost {
@@ -121,6 +144,14 @@ impl World {
             self.sabotage = None;
             return;
         }
+        for ((entry, slot), content) in frame.into_iter().zip(contents) {
+            self.let_go(host, (slot, entry.offset), content);
+        }
+    }
+
+    /// The kernel has a buffer that was sent, and is done with it sooner or later.
+    fn let_go(&mut self, host: usize, place: (SlotRef, u32), content: Content) {
+        let (slot, offset) = place;
         let epoch = self.hosts[host].epoch;
         if self.random.chance(LINGERS) {
             // The kernel still refers to it, as with sendfile and zero copy: until the other side has read it, or later.
@@ -131,12 +162,12 @@ impl World {
                     host,
                     epoch,
                     slot,
-                    offset: entry.offset,
+                    offset,
                     content,
                 },
             );
         } else {
-            self.written(host, epoch, (slot, entry.offset), content);
+            self.written(host, epoch, place, content);
         }
     }
 
@@ -214,8 +245,8 @@ impl World {
                 let landing = self.core(host, |node, now| node.handle_link_data_head(now, id, &head));
                 self.land(connection, end, landing)
             }
-            (Party::Link { host, id: Some(id), .. }, Packet::Body(head, content)) => {
-                self.fill(connection, end, host, content);
+            (Party::Link { host, id: Some(id), .. }, Packet::Body(head, contents)) => {
+                self.fill(connection, end, host, &head, &contents);
                 self.core(host, |node, now| node.handle_link_data(now, id, &head))
             }
             (Party::Session { host, id, .. }, Packet::Frame(frame)) => {
@@ -225,8 +256,8 @@ impl World {
                 let landing = self.core(host, |node, now| node.handle_session_data_head(now, id, &head));
                 self.land(connection, end, landing)
             }
-            (Party::Session { host, id, .. }, Packet::Body(head, content)) => {
-                self.fill(connection, end, host, content);
+            (Party::Session { host, id, .. }, Packet::Body(head, contents)) => {
+                self.fill(connection, end, host, &head, &contents);
                 self.core(host, |node, now| node.handle_session_data(now, id, &head))
             }
             (Party::Link { id: None, .. }, packet) => {
@@ -250,13 +281,26 @@ impl World {
         end: usize,
         landing: Result<Landing, ShuffleError>,
     ) -> Result<(), ShuffleError> {
-        self.connections[connection].ends[end].landing = Some(landing?);
+        let landing = landing?;
+        self.report.refetched_parts += u64::from(matches!(landing, Landing::Part(_, 1..)));
+        self.connections[connection].ends[end].landing = Some(landing);
         Ok(())
     }
 
-    fn fill(&mut self, connection: usize, end: usize, host: usize, content: u64) {
-        if let Some(Landing::Slot(slot)) = self.connections[connection].ends[end].landing.take() {
-            self.memory(host).write(slot, content);
+    fn fill(&mut self, connection: usize, end: usize, host: usize, head: &DataHead, contents: &[Content]) {
+        let landing = self.connections[connection].ends[end].landing.take();
+        let memory = self.memory(host);
+        let (slot, mut offset) = match landing {
+            Some(Landing::Slot(slot)) => {
+                memory.write(slot, GARBAGE);
+                (slot, 0)
+            }
+            Some(Landing::Part(slot, offset)) => (slot, offset),
+            Some(Landing::Discard) | None => return,
+        };
+        for (entry, content) in head.slots.iter().zip(contents) {
+            memory.write_behind(slot, offset, *content);
+            offset += entry.length;
         }
     }
 
@@ -277,9 +321,11 @@ impl World {
         match party {
             Party::Process(process) => self.lose_session(process, error),
             Party::Link { host, id, .. } => {
-                if let Some(Landing::Slot(slot)) = self.connections[connection].ends[end].landing.take() {
-                    // A part of the payload had come.
-                    self.memory(host).write(slot, GARBAGE);
+                // A part of the payload had come.
+                match self.connections[connection].ends[end].landing.take() {
+                    Some(Landing::Slot(slot)) => self.memory(host).write(slot, GARBAGE),
+                    Some(Landing::Part(slot, offset)) => self.memory(host).write_behind(slot, offset, GARBAGE),
+                    Some(Landing::Discard) | None => {}
                 }
                 self.abandon(host, outbox);
                 match id {
@@ -306,7 +352,7 @@ impl World {
     /// What was polled and will not be written needs its buffers no more.
     fn abandon(&mut self, host: usize, outbox: impl IntoIterator<Item = Output>) {
         for output in outbox {
-            if let Output::Slot { slot, entry } = output {
+            if let Some((entry, slot)) = output.buffer() {
                 let place = (slot, entry.offset);
                 let (epoch, content) = (self.hosts[host].epoch, self.memory(host).read(slot, entry.offset));
                 self.written(host, epoch, place, content);

@@ -238,7 +238,7 @@ impl Producer {
                     stream: entry.stream,
                 };
                 desk.out.push(Packet::Head(head.clone()));
-                desk.out.push(Packet::Body(head, content));
+                desk.out.push(Packet::Body(head, vec![content]));
             } else {
                 let place = desk.slot(Arena::Write, slot);
                 desk.memory.write(place, content);

@@ -83,6 +83,13 @@ impl Event {
 }
 
 impl DataHead {
+    /// Whether the sequences of the slices follow each other.
+    pub fn is_in_order(&self) -> bool {
+        let due = self.sequence.value()..;
+        due.zip(self.slots.iter())
+            .all(|(sequence, slot)| slot.sequence.value() == sequence)
+    }
+
     fn decode(header: &Header, body: Bytes) -> Result<Self, FrameError> {
         let slots = Batch::<SlotEntry>::decode(body)?;
         let refused = |index, error| Err(FrameError::Entry { index, error });

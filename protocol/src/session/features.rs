@@ -14,8 +14,10 @@ impl Features {
     pub const NONE: Self = Self(0);
     /// A writer may hand a slot over in slices of several subpartitions (`MORE_SLICES` of a slot entry).
     pub const SLICES: Self = Self(1);
+    /// A reader takes several buffers of another node in one slot, each at an offset of its own.
+    pub const PACKED: Self = Self(2);
     /// Every optional feature this build understands.
-    pub const OURS: Self = Self::SLICES;
+    pub const OURS: Self = Self(Self::SLICES.0 | Self::PACKED.0);
 
     /// The set with these bits, known or not.
     pub const fn from_bits(bits: u64) -> Self {

@@ -79,10 +79,19 @@ impl Receiver {
     /// # Errors
     /// [`StreamError::Gap`], [`StreamError::BeyondCredit`], [`StreamError::AfterLast`] or [`StreamError::Exhausted`].
     pub fn handle_buffer(&mut self, sequence: Sequence) -> Result<Arrival, StreamError> {
-        let arrival = self.expects(sequence)?;
+        self.handle_frame(sequence, 1)
+    }
+
+    /// A whole frame has arrived, of so many buffers from this sequence on. One that is accepted used a credit.
+    ///
+    /// # Errors
+    /// As [`Receiver::handle_buffer`].
+    pub fn handle_frame(&mut self, first: Sequence, buffers: u32) -> Result<Arrival, StreamError> {
+        let arrival = self.expects(first)?;
         if arrival == Arrival::Accept {
+            let after = self.received.checked_add(buffers.into());
+            self.received = after.ok_or(StreamError::Exhausted { got: first })?;
             self.ordinal += 1;
-            self.received += 1;
         }
         Ok(arrival)
     }

@@ -17,6 +17,9 @@ use super::StreamError;
 use crate::ids::Sequence;
 use crate::limits::MAX_CREDIT_WINDOW;
 
+/// Entries for which room is kept on an idle channel.
+const ROOM: usize = 16;
+
 /// What was sent on a channel and not acknowledged yet, and how much more may be sent. `T` is a handle of what is sent.
 #[derive(Debug)]
 pub struct Sender<T> {
@@ -26,9 +29,9 @@ pub struct Sender<T> {
     /// The next to be sent again; `sent` if nothing is.
     resend: u64,
     sent: u64,
-    /// Buffers sent: the ordinal of the next.
+    /// Frames with buffers sent: the ordinal of the next.
     ordinal: u64,
-    /// Buffers with an ordinal below may be sent.
+    /// Frames with an ordinal below may be sent.
     limit: u64,
     /// The backlog was told since the credit ran out.
     announced: bool,
@@ -38,6 +41,8 @@ pub struct Sender<T> {
 struct Kept<T> {
     item: T,
     is_buffer: bool,
+    /// It went in the frame of the one before it, and goes so again.
+    joins: bool,
 }
 
 impl<T> Sender<T> {
@@ -111,7 +116,20 @@ impl<T> Sender<T> {
             "a buffer without credit, or before what is sent again"
         );
         self.ordinal += 1;
-        self.send(item, true)
+        self.send(item, true, false)
+    }
+
+    /// Sends a buffer in the frame of the last one: together they take one credit.
+    ///
+    /// # Panics
+    /// If the last that was sent is no buffer, or not new: mistakes of the caller.
+    pub fn join_buffer(&mut self, item: T) -> Sequence {
+        let is_behind_one = self.kept.back().is_some_and(|last| last.is_buffer);
+        assert!(
+            is_behind_one && !self.is_resending(),
+            "a buffer joins one that was just sent"
+        );
+        self.send(item, true, true)
     }
 
     /// Sends an end marker; it takes no credit and is kept until it is acknowledged.
@@ -120,7 +138,7 @@ impl<T> Sender<T> {
     /// If [`Sender::can_send_end`] is false: a mistake of the caller.
     pub fn send_end(&mut self, item: T) -> Sequence {
         assert!(self.can_send_end(), "an end marker before what is sent again");
-        self.send(item, false)
+        self.send(item, false, false)
     }
 
     /// The channel is taken up again on a new connection: everything below `acknowledged` was checked, everything below
@@ -128,7 +146,8 @@ impl<T> Sender<T> {
     /// Returns what is no longer kept, as [`Sender::handle_ack`]; [`Sender::poll_resend`] says what to send again.
     ///
     /// # Errors
-    /// [`StreamError::Resume`] unless `acked <= acknowledged <= received <= sent`; [`StreamError::CreditBeyondWindow`].
+    /// [`StreamError::Resume`] unless `acked <= acknowledged <= received <= sent`, and where `received` lies within a frame;
+    /// [`StreamError::CreditBeyondWindow`].
     pub fn handle_resume(
         &mut self,
         acknowledged: Sequence,
@@ -136,6 +155,8 @@ impl<T> Sender<T> {
         credit: u64,
     ) -> Result<Freed<'_, T>, StreamError> {
         let in_order = self.acked <= acknowledged.value() && acknowledged <= received && received.value() <= self.sent;
+        // A frame arrives whole or not at all.
+        let in_order = in_order && !self.kept_at(received.value()).is_some_and(|kept| kept.joins);
         if !in_order {
             return Err(StreamError::Resume { acknowledged, received });
         }
@@ -156,6 +177,11 @@ impl<T> Sender<T> {
         Some((Sequence::new(sequence), &kept.item))
     }
 
+    /// Whether the next that is sent again goes in the frame of the one before it.
+    pub fn resends_joined(&self) -> bool {
+        self.is_resending() && self.kept_at(self.resend).is_some_and(|kept| kept.joins)
+    }
+
     /// Whether anything waits to be sent again.
     pub fn is_resending(&self) -> bool {
         self.resend < self.sent
@@ -169,6 +195,13 @@ impl<T> Sender<T> {
             return None;
         }
         (!std::mem::replace(&mut self.announced, true)).then_some(waiting)
+    }
+
+    /// Gives memory back that a burst took, once nothing is kept: there may be thousands of channels.
+    pub fn shrink(&mut self) {
+        if self.kept.is_empty() && self.kept.capacity() > ROOM {
+            self.kept = VecDeque::new();
+        }
     }
 
     /// The sequence that is sent next.
@@ -221,16 +254,16 @@ impl<T> Sender<T> {
             self.limit - self.ordinal <= MAX_CREDIT_WINDOW,
             "credit beyond the window"
         );
-        let buffers = self.kept.iter().filter(|kept| kept.is_buffer).count();
+        let buffers = self.kept.iter().filter(|kept| kept.is_buffer && !kept.joins).count();
         assert!(
             u64::try_from(buffers).is_ok_and(|n| n <= self.ordinal),
             "buffers never sent are kept"
         );
     }
 
-    fn send(&mut self, item: T, is_buffer: bool) -> Sequence {
+    fn send(&mut self, item: T, is_buffer: bool, joins: bool) -> Sequence {
         let sequence = self.sent();
-        self.kept.push_back(Kept { item, is_buffer });
+        self.kept.push_back(Kept { item, is_buffer, joins });
         self.sent += 1;
         self.resend = self.sent;
         sequence

@@ -281,6 +281,7 @@ pub(crate) fn messages() -> Vec<Message> {
             length: 1000,
             expected: 0xDEAD_BEEF,
             got: 1,
+            offset: 96,
         }),
         Message::TraceBuffer(control::TraceBuffer {
             stream: 31,

@@ -1,7 +1,7 @@
 //! One channel: its sequence, its queue, and the counts of its subpartitions. Pure.
 //!
 //! - What arrives has sequence `next`, then `next` is one more: no gap, no repeat.
-//! - Buffers queued here are at most the window of its credit.
+//! - Buffers queued here are at most what the window of its credit brings: so many frames.
 //! - Behind a buffer without its checksum nothing comes out before it came once more.
 //! - Nothing follows the end of a subpartition in it; the channel ends when each subpartition of its range has.
 
@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
 use shuffle_protocol::frame::{EndEntry, SlotEntry};
 use shuffle_protocol::ids::{NodeAddress, PartitionId, Sequence, StreamId, SubpartitionIndex, SubpartitionRange};
+use shuffle_protocol::limits::MAX_SLICES;
 use shuffle_protocol::partition::Totals;
 
 use super::demux::{Arrival, Item};
@@ -121,7 +122,8 @@ impl<P: Payload> Channel<P> {
             Arrival::End(end) if end.last => self.phase = Phase::LastArrived,
             Arrival::End(_) => {}
         }
-        if self.queued_buffers > self.source.window {
+        // One credit may bring as many buffers as one slot can hold.
+        if self.queued_buffers > self.source.window * u64::from(MAX_SLICES) {
             let message = format!("more buffers arrived than the credit of {}", self.source.window);
             return Err(self.broken(subpartition, message));
         }

@@ -39,6 +39,7 @@ impl Mismatch {
             length: entry.length,
             expected: entry.checksum,
             got,
+            offset: entry.offset,
         })
     }
 }

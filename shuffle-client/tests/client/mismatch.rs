@@ -34,6 +34,7 @@ fn assert_report(report: &ReportMismatch, entry: &SlotEntry, payload: &[u8]) {
         length: entry.length,
         expected: entry.checksum,
         got: crc32fast::hash(payload),
+        offset: entry.offset,
     };
     assert_eq!(*report, expected);
 }

@@ -189,6 +189,7 @@ impl<B: Backing> Node<B> {
                 group,
                 told_of,
                 moved: None,
+                packed_into: None,
             };
             let no = self.outlets.insert(Outlet::new(place, window, now, deadline)?);
             if let Some(session) = self.sessions.get_mut(id) {
@@ -202,6 +203,7 @@ impl<B: Backing> Node<B> {
             }
         } else {
             let node = Self::parse_node(&channel.node)?;
+            let packed = self.sessions.get(id).is_some_and(|session| session.info.packed);
             self.open_inlet(
                 now,
                 crate::peer::InletPlace {
@@ -211,6 +213,7 @@ impl<B: Backing> Node<B> {
                     session: id,
                     stream,
                     gate,
+                    packed,
                     relay: None,
                 },
                 &node,

@@ -100,6 +100,8 @@ pub struct SessionInfo {
     pub name: String,
     /// The executor has no mapping: payload travels inline, over TCP.
     pub inline: bool,
+    /// It takes several buffers in one slot.
+    pub packed: bool,
 }
 
 /// Another server that has passed the handshake.
@@ -133,8 +135,20 @@ pub struct Dial {
 pub enum Landing {
     /// Straight into this buffer.
     Slot(SlotRef),
+    /// Into this buffer from this offset on, in bytes; beside it lies what is being read.
+    Part(SlotRef, u32),
     /// Nobody wants it any more: read and forget.
     Discard,
+}
+
+impl Output {
+    /// The buffer that it is.
+    pub fn buffer(&self) -> Option<(SlotEntry, SlotRef)> {
+        match self {
+            Self::Slot { entry, slot } | Self::Joined { entry, slot } => Some((*entry, *slot)),
+            _ => None,
+        }
+    }
 }
 
 /// One thing to send, in order.
@@ -147,6 +161,13 @@ pub enum Output {
         /// What the receiver is told of it.
         entry: SlotEntry,
         /// Where the payload lies; over TCP pinned until [`super::Node::handle_written`].
+        slot: SlotRef,
+    },
+    /// A filled buffer for another server, in the frame of the one before it. Otherwise as that.
+    Joined {
+        /// See `Slot`.
+        entry: SlotEntry,
+        /// See `Slot`.
         slot: SlotRef,
     },
     /// The end of a subpartition.

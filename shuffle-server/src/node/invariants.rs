@@ -181,7 +181,10 @@ impl<B: Backing> Node<B> {
                                 self.sessions.contains_key(view.session),
                                 "a share of a session that is gone"
                             );
-                            *viewed.entry(view.channel).or_default() += 1;
+                            // What came from another node is one slot to its channel.
+                            if matches!(view.channel, ChannelNo::Local(_)) {
+                                *viewed.entry(view.channel).or_default() += 1;
+                            }
                         }
                     }
                     Holder::Nobody => {}

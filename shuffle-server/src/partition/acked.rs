@@ -16,6 +16,7 @@ impl<B: Backing> Node<B> {
         };
         let mut items = std::mem::take(&mut self.acked);
         items.extend(outlet.sender.handle_ack(below).map_err(ShuffleError::from)?);
+        outlet.sender.shrink();
         self.handle_acked(now, no, items.drain(..));
         self.acked = items;
         Ok(())

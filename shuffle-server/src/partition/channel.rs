@@ -36,4 +36,6 @@ pub(crate) struct OutletPlace {
     pub(crate) group: Option<GroupRef>,
     pub(crate) told_of: Option<u32>,
     pub(crate) moved: Option<Moved>,
+    /// The reader takes several buffers in one frame, of so many bytes at most.
+    pub(crate) packed_into: Option<u32>,
 }

@@ -18,6 +18,7 @@ mod lifecycle;
 mod listening;
 mod loading;
 mod outlet;
+mod packing;
 mod queue;
 mod queues;
 mod readers;

@@ -11,6 +11,7 @@ use shuffle_protocol::partition::Totals;
 use shuffle_protocol::stream::Sender;
 use shuffle_protocol::{GroupRef, JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionRange};
 
+use super::packing::Packing;
 use super::reading::{Cursor, LOADED_WITHOUT_CREDIT, Load, READ_AHEAD, Stage};
 use super::{
     Buffered, Moved, OutletNo, OutletPlace, Partition, PartitionNo, PartitionState, Place, Queue, Reading, SinkRef,
@@ -45,6 +46,8 @@ pub(crate) enum Pull {
         buffer: Buffered,
         backlog: u32,
         again: bool,
+        /// In the frame of the one before it.
+        joins: bool,
     },
     End {
         sequence: Sequence,
@@ -81,7 +84,9 @@ pub(crate) struct Outlet {
     pub(crate) reading: Option<Box<Reading>>,
     /// A buffer that did not match at its reader.
     pub(crate) tracing: Tracing,
-    ready: VecDeque<u32>,
+    /// Its reader takes several buffers in one frame.
+    pub(super) packing: Option<Packing>,
+    pub(super) ready: VecDeque<u32>,
     next_end: u32,
 }
 
@@ -104,6 +109,7 @@ impl Outlet {
             moved: place.moved,
             reading: None,
             tracing: Tracing::default(),
+            packing: place.packed_into.map(Packing::new),
             ready: VecDeque::new(),
             next_end: 0,
         })
@@ -114,6 +120,7 @@ impl Outlet {
         if let Some(again) = self.pull_again() {
             return again;
         }
+        let joins = self.sender.resends_joined();
         if let Some((sequence, item)) = self.sender.poll_resend() {
             return match *item {
                 Item::Buffer { subpartition, buffer } => Pull::Buffer {
@@ -122,6 +129,7 @@ impl Outlet {
                     buffer,
                     backlog: 0,
                     again: true,
+                    joins,
                 },
                 Item::End { subpartition, last } => Pull::End {
                     sequence,
@@ -135,6 +143,9 @@ impl Outlet {
         if self.ready.is_empty() && !loading {
             return self.pull_end(partition);
         }
+        if let Some(joining) = self.pull_joining(partition) {
+            return joining;
+        }
         if !self.sender.can_send_buffer() {
             let waiting = self.backlog(partition);
             return self.sender.poll_backlog(waiting).map_or(Pull::Nothing, Pull::Backlog);
@@ -144,12 +155,14 @@ impl Outlet {
         };
         let backlog = self.backlog(partition);
         let sequence = self.sender.send_buffer(Item::Buffer { subpartition, buffer });
+        self.begin_frame(&buffer);
         Pull::Buffer {
             sequence,
             subpartition,
             buffer,
             backlog,
             again: false,
+            joins: false,
         }
     }
 
@@ -163,7 +176,7 @@ impl Outlet {
     }
 
     /// The next that is in memory. Subpartitions that go on on disk leave the turn.
-    fn next_waiting(&mut self, partition: &mut Partition) -> Option<(u32, Buffered)> {
+    pub(super) fn next_waiting(&mut self, partition: &mut Partition) -> Option<(u32, Buffered)> {
         loop {
             let subpartition = self.ready.pop_front()?;
             let cursor = self.cursor(partition, subpartition).map(|cursor| cursor.next);
@@ -200,7 +213,7 @@ impl Outlet {
     }
 
     /// Where this reader's next buffer of a subpartition lies.
-    fn next_place(&self, partition: &Partition, subpartition: u32) -> Option<Place> {
+    pub(super) fn next_place(&self, partition: &Partition, subpartition: u32) -> Option<Place> {
         let queue = partition.queue(subpartition)?;
         match self.cursor(partition, subpartition) {
             None => queue.get(queue.base()).map(|buffer| buffer.place),
@@ -213,7 +226,7 @@ impl Outlet {
         }
     }
 
-    fn cursor(&self, partition: &Partition, subpartition: u32) -> Option<&Cursor> {
+    pub(super) fn cursor(&self, partition: &Partition, subpartition: u32) -> Option<&Cursor> {
         if partition.kept.is_none() && partition.audience.is_none() {
             return None;
         }
@@ -315,34 +328,6 @@ impl Outlet {
     /// Everything has been sent, to the last end marker.
     pub(crate) fn is_sent(&self) -> bool {
         self.next_end == self.range.count
-    }
-
-    /// Buffers that wait for this reader. One number for the channel, so at most a few subpartitions are asked.
-    fn backlog(&self, partition: &Partition) -> u32 {
-        const LOOKED_AT: usize = 8;
-        let reading = self.reading.as_deref();
-        let on_disk = reading
-            .into_iter()
-            .flat_map(|reading| reading.on_disk.iter().map(|(_, index)| *index));
-        let loaded = reading.map_or(0, |reading| reading.loads.len() as u64);
-        let waiting = self.ready.iter().copied().chain(on_disk).take(LOOKED_AT);
-        let waiting = waiting.fold(loaded, |sum, index| sum + self.waiting_of(partition, index));
-        u32::try_from(waiting).unwrap_or(u32::MAX)
-    }
-
-    /// Buffers of a subpartition that this reader could have.
-    fn waiting_of(&self, partition: &Partition, subpartition: u32) -> u64 {
-        let Some(queue) = partition.queue(subpartition) else {
-            return 0;
-        };
-        let next = self.cursor(partition, subpartition);
-        next.map_or(queue.waiting_len().into(), |cursor| {
-            let end = match partition.kept {
-                Some(_) => queue.written(),
-                None => queue.handed_over(),
-            };
-            end.saturating_sub(cursor.next)
-        })
     }
 
     /// Below which ordinal a reader with cursors can read: of what is kept, only what is on disk, and where what it has not

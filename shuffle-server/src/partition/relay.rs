@@ -214,6 +214,7 @@ impl<B: Backing> Node<B> {
             session: SessionId::default(),
             stream: StreamId::new(0),
             gate,
+            packed: false,
             relay: Some(of),
         };
         self.open_inlet(now, place, node, deadline);

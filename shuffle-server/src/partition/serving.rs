@@ -163,15 +163,21 @@ impl<B: Backing> Node<B> {
         let broadcast = partition.audience.is_some();
         let mut resendable = Vec::new();
         let start = out.len();
-        let mut exhausted = false;
-        for _ in 0..TURN {
-            match outlet.pull(partition) {
+        let (mut exhausted, mut left) = (false, TURN);
+        outlet.end_frame();
+        // What goes in one frame goes in one turn.
+        while left > 0 || outlet.continues_frame(partition) {
+            let pulled = outlet.pull(partition);
+            let joins = matches!(pulled, Pull::Buffer { joins: true, .. });
+            left = left.saturating_sub(u32::from(!joins));
+            match pulled {
                 Pull::Buffer {
                     sequence,
                     subpartition,
                     buffer,
                     backlog,
                     again,
+                    joins,
                 } => {
                     let slot = Self::slot_at(job, buffer.place).expect("invariant: what is sent is in memory");
                     let bytes = u64::from(buffer.length);
@@ -190,7 +196,11 @@ impl<B: Backing> Node<B> {
                         }
                     }
                     let entry = buffer.to_entry(stream, subpartition, sequence, slot, backlog);
-                    out.push(Output::Slot { entry, slot });
+                    out.push(if joins {
+                        Output::Joined { entry, slot }
+                    } else {
+                        Output::Slot { entry, slot }
+                    });
                 }
                 Pull::End {
                     sequence,

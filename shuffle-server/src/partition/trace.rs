@@ -61,7 +61,12 @@ impl Tracing {
 impl Outlet {
     /// What another node is to have once more.
     pub(super) fn pull_again(&mut self) -> Option<Pull> {
+        if self.sender.resends_joined() {
+            // Not in the middle of a frame.
+            return None;
+        }
         let sequence = self.tracing.again.take()?;
+        self.end_frame();
         match *self.sender.kept(sequence)? {
             Item::Buffer { subpartition, buffer } => Some(Pull::Buffer {
                 sequence,
@@ -69,6 +74,7 @@ impl Outlet {
                 buffer,
                 backlog: 0,
                 again: true,
+                joins: false,
             }),
             Item::End { .. } => None,
         }

@@ -147,6 +147,7 @@ impl<B: Backing> Node<B> {
                     consumers: relay.consumers,
                 }),
                 moved: place.relay.and_then(|relay| relay.moved).map(Into::into),
+                packed: place.packed,
                 timeout_ms: u32::try_from(inlet.deadline.saturating_duration_since(now).as_millis())
                     .unwrap_or(u32::MAX)
                     .max(1),
@@ -170,9 +171,6 @@ impl<B: Backing> Node<B> {
 
     /// Where the payload of an arriving buffer goes; `None`: nobody wants it.
     pub(crate) fn land(&mut self, path: PathId, head: &DataHead) -> Result<Option<Receiving>, ShuffleError> {
-        if head.slots.len() != 1 {
-            return Err(protocol("frames of several slices were not agreed on"));
-        }
         let Some(no) = self.inlet_of(path, head.stream) else {
             self.counters.buffers_unwanted += 1;
             return Ok(None);
@@ -182,6 +180,12 @@ impl<B: Backing> Node<B> {
                 "a payload of {} bytes does not fit a buffer",
                 head.payload_bytes
             )));
+        }
+        let packed = self.inlets.get(no).is_some_and(|inlet| inlet.place.packed);
+        if head.slots.len() > 1 && !(packed && head.is_in_order()) {
+            return Err(protocol(
+                "a frame of several buffers that do not follow each other, or was not agreed on",
+            ));
         }
         if let Some(again) = self.land_again(no, head)? {
             return Ok(Some(again));
@@ -210,7 +214,7 @@ impl<B: Backing> Node<B> {
                 Ok(Some(Receiving {
                     slot,
                     inlet: no,
-                    again: false,
+                    again: None,
                 }))
             }
         }
@@ -228,13 +232,14 @@ impl<B: Backing> Node<B> {
             self.send_home(slot, BufferState::Receiving);
             return Ok(());
         };
+        let buffers = head.slots.len();
         inlet
             .receiver
-            .handle_buffer(head.sequence)
+            .handle_frame(head.sequence, u32::try_from(buffers).unwrap_or(u32::MAX))
             .map_err(ShuffleError::from)?;
         inlet.viewed += 1;
         let (place, index) = (inlet.place, inlet.index);
-        self.counters.buffers_received += 1;
+        self.counters.buffers_received += buffers as u64;
         self.counters.bytes_received += u64::from(head.payload_bytes);
         if let Some(relay) = place.relay {
             if let Some(gate) = self.gates.get_mut(place.gate) {
@@ -244,21 +249,31 @@ impl<B: Backing> Node<B> {
             self.lend(place.gate);
             return Ok(());
         }
-        self.pool.transition(slot, BufferState::Receiving, BufferState::Viewed);
-        self.set_holder(slot, Holder::View(place.session, ChannelNo::Remote(no)));
+        if buffers == 1 {
+            self.pool.transition(slot, BufferState::Receiving, BufferState::Viewed);
+            self.set_holder(slot, Holder::View(place.session, ChannelNo::Remote(no)));
+        } else {
+            self.share_views(slot, no, (place.session, place.stream), buffers);
+        }
+        let mut backlog = 0;
         if let Some(session) = self.sessions.get_mut(place.session) {
-            let entry = SlotEntry {
-                stream: place.stream,
-                slot: slot.slot,
-                offset: 0,
-                arena: Arena::Read,
-                ..entry
-            };
-            session.sink.out.push_back(Output::Slot { entry, slot });
+            let mut offset = 0;
+            for entry in head.slots.iter() {
+                let entry = SlotEntry {
+                    stream: place.stream,
+                    slot: slot.slot,
+                    offset,
+                    arena: Arena::Read,
+                    ..entry
+                };
+                offset += entry.length;
+                backlog = entry.backlog;
+                session.sink.out.push_back(Output::Slot { entry, slot });
+            }
         }
         self.wake_session(place.session);
         if let Some(gate) = self.gates.get_mut(place.gate) {
-            gate.credit.handle_buffer(index, entry.backlog);
+            gate.credit.handle_buffer(index, backlog);
             self.lend(place.gate);
         }
         Ok(())

@@ -2,13 +2,14 @@
 
 use std::time::Instant;
 
+use buffer_pool::SlotRef;
 use shuffle_protocol::stream::Receiver;
 use shuffle_protocol::{JobId, PartitionId, Sequence, ShuffleError, StreamId, SubpartitionRange};
 
-use super::PathId;
 use super::trace::InletTrace;
+use super::{InletNo, PathId};
 use crate::executor::GateNo;
-use crate::node::SessionId;
+use crate::node::{Landing, SessionId};
 use crate::partition::{Moved, PartitionNo, locate};
 
 /// Which channel, of what, for whom.
@@ -20,6 +21,8 @@ pub(crate) struct InletPlace {
     pub(crate) session: SessionId,
     pub(crate) stream: StreamId,
     pub(crate) gate: GateNo,
+    /// Its reader takes several buffers in one slot.
+    pub(crate) packed: bool,
     /// It fills a relay, and no session.
     pub(crate) relay: Option<RelayPlace>,
 }
@@ -32,6 +35,24 @@ pub(crate) struct RelayPlace {
     pub(crate) consumers: u32,
     /// It takes some of them over from another channel.
     pub(crate) moved: Option<Moved>,
+}
+
+/// A buffer whose payload is on its way into its slot.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Receiving {
+    pub(crate) slot: SlotRef,
+    pub(crate) inlet: InletNo,
+    /// It did not match at its reader, who holds the slot: where it begins there, in bytes.
+    pub(crate) again: Option<u32>,
+}
+
+impl Receiving {
+    pub(super) fn landing(self) -> Landing {
+        match self.again {
+            Some(offset) => Landing::Part(self.slot, offset),
+            None => Landing::Slot(self.slot),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,27 +3,18 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-use buffer_pool::{Backing, SlotRef};
+use buffer_pool::Backing;
 use shuffle_protocol::control::control::Message;
 use shuffle_protocol::frame::{DataHead, Frame};
 use shuffle_protocol::session::{Keepalive, KeepaliveAction};
 use shuffle_protocol::{Generation, JobId, PartitionId, ShuffleError, StreamId, error::ErrorKind};
 
-use super::{InletNo, PathId};
+use super::{PathId, Receiving};
 use crate::executor::protocol;
 use crate::node::{Dial, Landing, LinkId, Node, Output, PeerInfo, Timer, Wake};
 
 /// Entries and control messages of one poll, beside the payload that the driver's budget allows.
 const BATCH: usize = 1024;
-
-/// A buffer whose payload is on its way into its slot.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Receiving {
-    pub(crate) slot: SlotRef,
-    pub(crate) inlet: InletNo,
-    /// It did not match at its reader, who holds the slot.
-    pub(crate) again: bool,
-}
 
 /// A live connection.
 #[derive(Debug)]
@@ -279,7 +270,7 @@ impl<B: Backing> Node<B> {
         if let (Some(receiving), Some(link)) = (landing, self.links.get_mut(id)) {
             link.receiving = Some(receiving);
         }
-        Ok(landing.map_or(Landing::Discard, |receiving| Landing::Slot(receiving.slot)))
+        Ok(landing.map_or(Landing::Discard, Receiving::landing))
     }
 
     /// The payload of that buffer is complete.
@@ -295,7 +286,7 @@ impl<B: Backing> Node<B> {
         };
         link.handle_received(now);
         match link.receiving.take() {
-            Some(receiving) if receiving.again => self.deliver_again(now, receiving, head),
+            Some(receiving) if receiving.again.is_some() => self.deliver_again(now, receiving, head),
             Some(receiving) => self.deliver(receiving, head)?,
             None => {}
         }
@@ -334,9 +325,9 @@ impl<B: Backing> Node<B> {
             let before = out.len();
             self.pull_outlet(now, no, out);
             for output in &out[before..] {
-                if let Output::Slot { entry, slot } = output {
+                if let Some((entry, slot)) = output.buffer() {
                     bytes += u64::from(entry.length);
-                    self.pool.pin(*slot);
+                    self.pool.pin(slot);
                 }
             }
         }

@@ -48,7 +48,7 @@ impl<B: Backing> Node<B> {
     }
 
     fn abandon_receiving(&mut self, receiving: Receiving) {
-        if receiving.again {
+        if receiving.again.is_some() {
             return self.abandon_again(receiving);
         }
         if let Some(inlet) = self.inlets.get_mut(receiving.inlet) {

@@ -18,8 +18,8 @@ mod path;
 mod serve;
 mod trace;
 
-pub(crate) use inlet::{Inlet, InletPlace, RelayPlace};
-pub(crate) use link::{Link, Receiving};
+pub(crate) use inlet::{Inlet, InletPlace, Receiving, RelayPlace};
+pub(crate) use link::Link;
 pub(crate) use path::Path;
 
 slotmap::new_key_type! {

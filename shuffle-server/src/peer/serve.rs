@@ -65,6 +65,7 @@ impl<B: Backing> Node<B> {
             group: group.clone(),
             told_of: open.broadcast.map(|broadcast| broadcast.consumers),
             moved: open.moved.map(Into::into),
+            packed_into: open.packed.then_some(self.config.buffer_bytes),
         };
         let mut outlet = Outlet::new(place, open.credit, now, deadline)?;
         outlet.confirmed = connection;

@@ -94,7 +94,8 @@ impl<B: Backing> Node<B> {
         let slot = Self::read_slot(inlet.place.job, report.slot);
         let is_held = self.is_viewed(slot, inlet.place.session, ChannelNo::Remote(no));
         let is_due = inlet.trace.is_none() && point.acknowledged <= sequence && sequence < point.received;
-        if !is_held || !is_due || report.length > self.config.buffer_bytes {
+        let end = u64::from(report.offset) + u64::from(report.length);
+        if !is_held || !is_due || end > u64::from(self.config.buffer_bytes) {
             return Err(protocol(format!(
                 "no buffer with sequence {sequence} can have a mismatch"
             )));
@@ -104,12 +105,13 @@ impl<B: Backing> Node<B> {
             subpartition: SubpartitionIndex::new(report.subpartition),
             sequence,
             slot: report.slot,
+            offset: report.offset,
             length: report.length,
             checksum: report.expected,
             arena: Arena::Read,
             ..SlotEntry::default()
         };
-        let ticket = self.verify(VerifyFor::Received(no), slot, 0, report.length);
+        let ticket = self.verify(VerifyFor::Received(no), slot, report.offset, report.length);
         if let Some(inlet) = self.inlets.get_mut(no) {
             inlet.trace = Some(Box::new(InletTrace {
                 entry,
@@ -160,9 +162,12 @@ impl<B: Backing> Node<B> {
             return Ok(None);
         }
         let slot = Self::read_slot(inlet.place.job, trace.entry.slot);
-        if head.payload_bytes != trace.entry.length {
-            return Err(protocol("a buffer that comes once more is as long as it was"));
+        if head.payload_bytes != trace.entry.length || head.slots.len() != 1 {
+            return Err(protocol(
+                "a buffer that comes once more is as long as it was, and comes alone",
+            ));
         }
+        let offset = trace.entry.offset;
         self.pool.pin(slot);
         if let Some(trace) = self.inlets.get_mut(no).and_then(|inlet| inlet.trace.as_mut()) {
             trace.stage = Stage::Landing;
@@ -170,13 +175,13 @@ impl<B: Backing> Node<B> {
         Ok(Some(Receiving {
             slot,
             inlet: no,
-            again: true,
+            again: Some(offset),
         }))
     }
 
     /// It came once more, whole.
     pub(super) fn deliver_again(&mut self, now: Instant, receiving: Receiving, head: &DataHead) {
-        let Receiving { slot, inlet: no, .. } = receiving;
+        let Receiving { slot, inlet: no, again } = receiving;
         self.pool_changed |= self.pool.unpin(slot);
         let Some(inlet) = self.inlets.get(no) else { return };
         let is_landing = |trace: &InletTrace| trace.stage == Stage::Landing && trace.entry.sequence == head.sequence;
@@ -189,7 +194,7 @@ impl<B: Backing> Node<B> {
         let entry = SlotEntry {
             stream: inlet.place.stream,
             slot: slot.slot,
-            offset: 0,
+            offset: again.unwrap_or(0),
             arena: Arena::Read,
             ..entry
         };

@@ -219,9 +219,11 @@ impl<S: SendStrategy> Flow<S> {
         let more = poll(u64::try_from(budget).unwrap_or(u64::MAX), outputs);
         let (mut failure, mut lost) = (None, Vec::new());
         for output in outputs.drain(..) {
+            // Behind one that could not be sent nothing is: the connection ends.
+            let joins = matches!(output, Output::Joined { .. }) && failure.is_none();
             match output {
-                Output::Slot { entry, slot } if self.inline => {
-                    if let Err(error) = self.push_payload(&mut outbox, entry, slot) {
+                Output::Slot { entry, slot } | Output::Joined { entry, slot } if self.inline => {
+                    if let Err(error) = self.push_payload(&mut outbox, entry, slot, joins) {
                         lost.push(slot);
                         failure = failure.or(Some(error));
                     }
@@ -238,12 +240,18 @@ impl<S: SendStrategy> Flow<S> {
         failure.map_or(Ok(more), Err)
     }
 
-    fn push_payload(&self, outbox: &mut Outbox, entry: SlotEntry, slot: SlotRef) -> Result<(), ShuffleError> {
+    fn push_payload(
+        &self,
+        outbox: &mut Outbox,
+        entry: SlotEntry,
+        slot: SlotRef,
+        joins: bool,
+    ) -> Result<(), ShuffleError> {
         let SlotEntry { offset, length, .. } = entry;
         if self.send.takes_file(length) {
-            outbox.push_file(entry, slot, self.service.file_range(slot, offset, length)?);
+            outbox.push_file(entry, slot, self.service.file_range(slot, offset, length)?, joins);
         } else {
-            outbox.push_payload(entry, slot, self.service.lease(slot, offset, length)?);
+            outbox.push_payload(entry, slot, self.service.lease(slot, offset, length)?, joins);
         }
         Ok(())
     }

@@ -198,6 +198,7 @@ pub(crate) fn session_info(hello: ExecutorHello, inline: bool) -> SessionInfo {
         job: hello.job,
         name: hello.name,
         inline,
+        packed: !inline && hello.features.contains(Features::PACKED),
     }
 }
 

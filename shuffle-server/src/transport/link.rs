@@ -65,7 +65,7 @@ pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStrea
         end = flow.run(&mut poll) => end,
     };
     // The lease on the buffer that was arriving ends before the core gives the buffer to somebody else.
-    signal.arriving().take();
+    inbound.abandon();
     let reason = match end {
         End::Closed => ShuffleError::new(ErrorKind::ConnectionLost, "the other side closed the connection"),
         End::Broken(error) => {
@@ -169,14 +169,16 @@ impl<S: SendStrategy> Reading<'_, S> {
                     self.remote.handle_frame(self.service, frame).map_err(End::Refused)?;
                 }
                 Incoming::Head(head) => {
-                    let place = match self.remote.handle_head(self.service, &head).map_err(End::Refused)? {
-                        Landing::Slot(slot) => {
-                            let buffer = self.service.writable(slot).map_err(End::Refused)?;
-                            self.signal.arriving().replace(buffer);
-                            Into::Buffer
-                        }
+                    let landing = self.remote.handle_head(self.service, &head).map_err(End::Refused)?;
+                    let place = match landing {
+                        Landing::Slot(_) => Into::Buffer,
+                        Landing::Part(_, offset) => Into::Part(usize::try_from(offset).unwrap_or(usize::MAX)),
                         Landing::Discard => Into::Nowhere,
                     };
+                    if let Landing::Slot(slot) | Landing::Part(slot, _) = landing {
+                        let buffer = self.service.writable(slot).map_err(End::Refused)?;
+                        self.signal.arriving().replace(buffer);
+                    }
                     inbound.expect(head, place);
                 }
                 Incoming::Payload(head) => {

@@ -58,6 +58,8 @@ enum Run {
     Nothing,
     Slots,
     Ends,
+    /// Buffers of one frame, their payload behind one head.
+    Payload,
     /// What is absolute, or has no place in any order: it may overtake its own kind's neighbours, but nothing else.
     Free,
 }
@@ -93,6 +95,8 @@ pub(crate) struct Outbox {
     files: u64,
     run: Run,
     entries: Entries,
+    /// The payload of the frame that is being gathered.
+    gathered: Vec<Segment>,
 }
 
 impl Outbox {
@@ -102,7 +106,7 @@ impl Outbox {
     /// A control message that is longer than a frame may be.
     pub(crate) fn push(&mut self, output: Output) -> Result<(), FrameError> {
         match output {
-            Output::Slot { entry, .. } => self.in_run(Run::Slots).slots.push(entry),
+            Output::Slot { entry, .. } | Output::Joined { entry, .. } => self.in_run(Run::Slots).slots.push(entry),
             Output::End(entry) => self.in_run(Run::Ends).ends.push(entry),
             Output::Grant(entry) => self.in_run(Run::Free).grants.push(entry),
             Output::Credit(entry) => self.in_run(Run::Free).credits.push(entry),
@@ -118,33 +122,40 @@ impl Outbox {
         Ok(())
     }
 
-    /// Appends a buffer whose payload goes inline, from the memory that `lease` holds.
-    pub(crate) fn push_payload(&mut self, entry: SlotEntry, slot: SlotRef, lease: Leased) {
-        self.finish_run();
-        self.encode_own(|heads| frame::encode_data_head(entry.stream, entry.sequence, &[entry], heads));
+    /// Appends a buffer whose payload goes inline, from the memory that `lease` holds; `joins`: in the frame of the one before.
+    pub(crate) fn push_payload(&mut self, entry: SlotEntry, slot: SlotRef, lease: Leased, joins: bool) {
         self.payload += lease.as_ref().len();
-        self.segments.push_back(Segment::Payload {
-            lease,
-            written: 0,
-            slot,
-        });
+        let written = 0;
+        self.gather_payload(entry, Segment::Payload { lease, written, slot }, joins);
     }
 
-    /// Appends a buffer whose payload goes inline, from the file in which it lies.
-    pub(crate) fn push_file(&mut self, entry: SlotEntry, slot: SlotRef, range: FileRange) {
-        self.finish_run();
-        self.encode_own(|heads| frame::encode_data_head(entry.stream, entry.sequence, &[entry], heads));
+    /// Appends a buffer whose payload goes inline, from the file in which it lies; `joins`: in the frame of the one before.
+    pub(crate) fn push_file(&mut self, entry: SlotEntry, slot: SlotRef, range: FileRange, joins: bool) {
         self.payload += length_of(&range);
         self.files += 1;
-        self.segments.push_back(Segment::File { range, slot });
+        self.gather_payload(entry, Segment::File { range, slot }, joins);
+    }
+
+    fn gather_payload(&mut self, entry: SlotEntry, payload: Segment, joins: bool) {
+        if !joins {
+            self.finish_run();
+        }
+        self.in_run(Run::Payload).slots.push(entry);
+        self.gathered.push(payload);
     }
 
     /// Turns the run that is being gathered into a frame; call it before writing.
     pub(crate) fn finish_run(&mut self) {
-        if std::mem::take(&mut self.run) == Run::Nothing {
+        let kind = std::mem::take(&mut self.run);
+        if kind == Run::Nothing {
             return;
         }
         let mut run = std::mem::take(&mut self.entries);
+        if let (Run::Payload, Some(first)) = (kind, run.slots.first().copied()) {
+            self.encode_own(|heads| frame::encode_data_head(first.stream, first.sequence, &run.slots, heads));
+            self.segments.extend(self.gathered.drain(..));
+            run.slots.clear();
+        }
         self.encode_own(|heads| {
             frame::encode_slots(&run.slots, heads);
             frame::encode_ends(&run.ends, heads);
@@ -279,6 +290,7 @@ impl Outbox {
         (self.payload, self.files) = (0, 0);
         self.segments
             .drain(..)
+            .chain(self.gathered.drain(..))
             .filter_map(|segment| match segment {
                 Segment::Head(_) => None,
                 Segment::Payload { slot, .. } | Segment::File { slot, .. } => Some(slot),

@@ -26,6 +26,8 @@ const SCRATCH_BYTES: usize = 64 << 10;
 pub(crate) enum Into {
     /// To the buffer that lies in the connection's [`Signal`], from its start.
     Buffer,
+    /// To that buffer, from this byte on; beside it lies what is being read.
+    Part(usize),
     /// Read and forgotten.
     Nowhere,
 }
@@ -147,7 +149,8 @@ impl Inbound {
         let mut arriving = self.signal.arriving();
         let target = match (payload.into, arriving.as_mut()) {
             (Into::Buffer, Some(buffer)) => &mut buffer[payload.filled..payload.total],
-            (Into::Buffer, None) => return Err(io::ErrorKind::ConnectionAborted.into()),
+            (Into::Part(first), Some(buffer)) => &mut buffer[first + payload.filled..first + payload.total],
+            (Into::Buffer | Into::Part(_), None) => return Err(io::ErrorKind::ConnectionAborted.into()),
             (Into::Nowhere, _) => {
                 let length = wanted.min(SCRATCH_BYTES);
                 &mut self.scratch[..length]
@@ -160,6 +163,16 @@ impl Inbound {
         payload.filled += read.min(length);
         self.fresh = 0..read.saturating_sub(length);
         Ok(read)
+    }
+
+    /// The connection is over: ends the lease on the buffer that was arriving.
+    pub(crate) fn abandon(&self) {
+        let arriving = self.signal.arriving().take();
+        let is_part = |payload: &Payload| matches!(payload.into, Into::Part(_));
+        // What lies beside it stays as it is.
+        if let Some(buffer) = arriving.filter(|_| self.payload.as_ref().is_some_and(is_part)) {
+            buffer.hand_over();
+        }
     }
 
     /// Whether the end of the connection here cuts nothing off.

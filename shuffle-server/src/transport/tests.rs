@@ -106,6 +106,7 @@ fn outbox(items: &[Item], arena: &MappedArena) -> Outbox {
                     entry(number, slot, offset, length),
                     place,
                     arena.leased(slot, offset, length).unwrap(),
+                    false,
                 );
             }
             Item::Acks(count) => (0..count).for_each(|number| outbox.push(Output::Ack(ack(number.into()))).unwrap()),

@@ -111,6 +111,24 @@ impl<B: Backing> Node<B> {
         self.set_holder(slot, Holder::Shared(no));
     }
 
+    /// A slot that was received is viewed so many times through one channel. What that counts is the slot, and it counts it until
+    /// the last view is dropped.
+    pub(crate) fn share_views(&mut self, slot: SlotRef, inlet: InletNo, reader: (SessionId, StreamId), views: usize) {
+        let (session, stream) = reader;
+        let channel = ChannelNo::Remote(inlet);
+        let view = View {
+            session,
+            channel,
+            stream,
+        };
+        self.share(slot, BufferState::Receiving, 1, Some(inlet));
+        let no = self.share_of(slot).expect("invariant: shared above");
+        for _ in 0..views {
+            self.view_share(no, view, true);
+        }
+        self.drop_claim(no);
+    }
+
     /// Which share a slot is, if it is one.
     pub(crate) fn share_of(&self, slot: SlotRef) -> Option<ShareNo> {
         if self.shares.is_empty() {
@@ -239,8 +257,9 @@ impl<B: Backing> Node<B> {
         stream: StreamId,
     ) -> Result<(), ShuffleError> {
         match self.release_share(no, session, stream) {
-            Ok(Some(channel)) => self.handle_view_dropped(channel),
-            Ok(None) => Ok(()),
+            Ok(Some(channel @ ChannelNo::Local(_))) => self.handle_view_dropped(channel),
+            // Of a channel from another node with the last of its views.
+            Ok(Some(ChannelNo::Remote(_)) | None) => Ok(()),
             Err(()) => Err(crate::executor::protocol("a shared slot is not held by this session")),
         }
     }

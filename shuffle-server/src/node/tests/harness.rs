@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 use buffer_pool::{NoBacking, SlotRef};
 use shuffle_protocol::control::{self, control::Message};
 use shuffle_protocol::error::ErrorKind;
-use shuffle_protocol::frame::{Batch, DataHead, Frame, NumberEntry, ReleaseEntry, SlotEntry};
+use shuffle_protocol::frame::{Batch, Frame, NumberEntry, ReleaseEntry, SlotEntry};
 use shuffle_protocol::partition::Totals;
 use shuffle_protocol::{GroupRef, PartitionId, ShuffleError, StreamId, SubpartitionIndex};
 
 use super::model_disk::ModelDisk;
-use super::parts::{JOB, address, filled, frame_of, incarnation, node};
+use super::parts::{JOB, address, filled, frame_of, frame_with, head_of, incarnation, node};
 use crate::node::{LinkId, Node, Output, PeerInfo, SessionId, SessionInfo};
 
 /// Some nodes, connected on demand, and the time.
 pub(super) struct Scene {
     pub(super) nodes: Vec<Node<NoBacking>>,
     pub(super) now: Instant,
-    links: Vec<(usize, LinkId, usize, LinkId)>,
+    pub(super) links: Vec<(usize, LinkId, usize, LinkId)>,
     /// How often each server was started.
     starts: Vec<usize>,
     /// Nodes whose server is gone for good.
@@ -46,6 +46,7 @@ impl Scene {
             job: JOB,
             name: "test".to_owned(),
             inline: false,
+            packed: true,
         };
         self.nodes[node].handle_session_opened(self.now, info).unwrap()
     }
@@ -296,22 +297,17 @@ impl Scene {
         let moved = !out.is_empty();
         let mut left = buffers;
         let mut sent: Vec<SlotRef> = Vec::new();
-        for output in out {
-            if let Output::Slot { slot, .. } = &output {
-                sent.push(*slot);
-            }
-            if left == 0 && matches!(output, Output::Slot { .. }) {
+        let mut out = out.into_iter().peekable();
+        while let Some(output) = out.next() {
+            let frame = frame_with(&output, &mut out);
+            sent.extend(frame.iter().map(|(_, slot)| *slot));
+            if left == 0 && !frame.is_empty() {
                 continue;
             }
             let target = &mut self.nodes[to];
             match output {
-                Output::Slot { entry, .. } => {
-                    let head = DataHead {
-                        slots: Batch::from_entries(&[entry]),
-                        payload_bytes: entry.length,
-                        sequence: entry.sequence,
-                        stream: entry.stream,
-                    };
+                Output::Slot { .. } => {
+                    let head = head_of(&frame);
                     target.handle_link_data_head(self.now, there, &head).unwrap();
                     left -= 1;
                     if left > 0 {

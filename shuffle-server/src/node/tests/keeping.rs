@@ -115,6 +115,7 @@ fn a_job_that_is_over_is_released_whole_and_no_other() {
         job: shuffle_protocol::JobId::new(8),
         name: "another job".to_owned(),
         inline: false,
+        packed: true,
     };
     let other = scene.nodes[0].handle_session_opened(scene.now, elsewhere).unwrap();
     keep(&mut scene, other, id, FILE, 20);

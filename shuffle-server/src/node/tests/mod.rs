@@ -8,6 +8,7 @@ mod links;
 mod listeners;
 mod model_disk;
 mod moving;
+mod packing;
 mod parts;
 mod quotas;
 mod refusing;

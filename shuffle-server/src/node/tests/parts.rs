@@ -1,7 +1,9 @@
 //! Names and frames of the scenes.
 
-use buffer_pool::{NetworkPool, NoBacking, PoolConfig};
-use shuffle_protocol::frame::{Arena, Batch, Frame, SlotEntry};
+use std::iter::Peekable;
+
+use buffer_pool::{NetworkPool, NoBacking, PoolConfig, SlotRef};
+use shuffle_protocol::frame::{Arena, Batch, DataHead, Frame, SlotEntry};
 use shuffle_protocol::partition::{BufferKind, Codec};
 use shuffle_protocol::{
     GroupRef, Incarnation, JobId, NodeAddress, PartitionId, ResultId, Sequence, StreamId, SubpartitionIndex,
@@ -79,6 +81,29 @@ pub(super) fn frame_of(output: Output) -> Frame {
         Output::Backlog(entry) => Frame::Backlog(Batch::from_entries(&[entry])),
         Output::Ping(nonce) => Frame::Ping(nonce),
         Output::Pong(nonce) => Frame::Pong(nonce),
-        Output::Slot { .. } | Output::Grant(_) => unreachable!("not between nodes as a frame"),
+        Output::Slot { .. } | Output::Joined { .. } | Output::Grant(_) => unreachable!("not between nodes as a frame"),
+    }
+}
+
+/// A buffer and those that go in its frame; nothing where it is none.
+pub(super) fn frame_with(
+    output: &Output,
+    out: &mut Peekable<impl Iterator<Item = Output>>,
+) -> Vec<(SlotEntry, SlotRef)> {
+    let mut frame: Vec<_> = output.buffer().into_iter().collect();
+    while let Some(joined) = out.next_if(|next| matches!(next, Output::Joined { .. })) {
+        frame.extend(joined.buffer());
+    }
+    frame
+}
+
+/// The head of the frame of these.
+pub(super) fn head_of(frame: &[(SlotEntry, SlotRef)]) -> DataHead {
+    let entries: Vec<SlotEntry> = frame.iter().map(|(entry, _)| *entry).collect();
+    DataHead {
+        slots: Batch::from_entries(&entries),
+        payload_bytes: entries.iter().map(|entry| entry.length).sum(),
+        sequence: entries[0].sequence,
+        stream: entries[0].stream,
     }
 }

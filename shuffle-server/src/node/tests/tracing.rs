@@ -161,6 +161,7 @@ pub(super) fn report_of(entry: &SlotEntry) -> control::ReportMismatch {
         length: entry.length,
         expected: entry.checksum,
         got: GOT,
+        offset: entry.offset,
     }
 }
 

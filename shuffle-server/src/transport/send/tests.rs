@@ -71,7 +71,7 @@ fn outbox_of(arena: &Arena, buffer_bytes: u32, buffers: u32) -> Outbox {
         let range = arena
             .file
             .range(u64::from(number) * u64::from(buffer_bytes), buffer_bytes);
-        outbox.push_file(entry, slot(number), range);
+        outbox.push_file(entry, slot(number), range, false);
     }
     outbox
 }
