@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use integration::binaries;
 use integration::cluster::Cluster;
+use integration::node::NodeOptions;
 use integration::raw::random_bytes;
 use integration::stamp::SOURCE;
 use integration::wait::within;
 use shuffle_client::{
     BufferOrEvent, Compression, FinishReport, Gate, GateSpec, PartitionSpec, RecordOrEvent, Session, Writer,
 };
+use shuffle_protocol::partition::{Lifetime, PartitionKind, Pressure};
 use shuffle_protocol::{NodeAddress, PartitionId, ResultId, SubpartitionIndex, SubpartitionRange};
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -98,18 +100,40 @@ async fn open(reader: &Session, node: Option<NodeAddress>, index: u32) -> Gate {
     reader.open_gate(spec).await.expect("a gate")
 }
 
+/// In memory alone; through memory and disk, read meanwhile; kept.
+fn kinds() -> [PartitionKind; 3] {
+    let spilling = PartitionKind {
+        pressure: Pressure::Spilling,
+        ..PartitionKind::PIPELINE
+    };
+    let kept = PartitionKind {
+        lifetime: Lifetime::Persistent,
+        ..spilling
+    };
+    [PartitionKind::PIPELINE, spilling, kept]
+}
+
+/// F19, too: what a reader looks at is not changed by what is spilled or packed beside it.
 #[tokio::test]
 async fn what_is_packed_comes_out_as_it_was_and_takes_less() {
-    let cluster = Cluster::pair(binaries!()).await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let disk = NodeOptions::new().flag("storage-directories", folder.path().display());
+    let cluster = Cluster::start(binaries!(), [disk, NodeOptions::new()]).await;
     let (producer, consumer) = (cluster.attach(0, 7).await, cluster.attach(1, 7).await);
     let remote = Some(cluster.node(0).address().clone());
     let mut index = 0;
     for (reader, node) in [(&producer, None), (&consumer, remote)] {
-        for compression in CHOICES {
+        let ways = kinds()
+            .into_iter()
+            .flat_map(|kind| CHOICES.map(|compression| (kind, compression)));
+        for (kind, compression) in ways {
             for by_records in [true, false] {
                 index += 1;
-                let what = format!("{compression:?}, from {node:?}, by records: {by_records}");
-                let spec = PartitionSpec::new(partition(index), 1).compression(compression);
+                let what = format!("{kind}, {compression:?}, from {node:?}, by records: {by_records}");
+                let spec = PartitionSpec::new(partition(index), 1)
+                    .compression(compression)
+                    .kind(kind);
+                let spec = spec.buffers(2, 4);
                 let writer = producer.create_partition(spec).await.expect("created");
                 let mut gate = open(reader, node.clone(), index).await;
                 let read = async {
