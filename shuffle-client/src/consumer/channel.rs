@@ -1,16 +1,15 @@
 //! One channel: its sequence, its queue, and the counts of its subpartitions. Pure.
 //!
 //! - What arrives has sequence `next`, then `next` is one more: no gap, no repeat.
-//! - Buffers queued here are at most what the window of its credit brings: so many frames.
+//! - Buffers queued here took at most the window of its credit; those that came in one slot took one.
 //! - Behind a buffer without its checksum nothing comes out before it came once more.
 //! - Nothing follows the end of a subpartition in it; the channel ends when each subpartition of its range has.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use shuffle_protocol::error::{ErrorKind, Result, ShuffleError};
-use shuffle_protocol::frame::{EndEntry, SlotEntry};
+use shuffle_protocol::frame::{Arena, EndEntry, SlotEntry};
 use shuffle_protocol::ids::{NodeAddress, PartitionId, Sequence, StreamId, SubpartitionIndex, SubpartitionRange};
-use shuffle_protocol::limits::MAX_SLICES;
 use shuffle_protocol::partition::Totals;
 
 use super::demux::{Arrival, Item};
@@ -39,7 +38,8 @@ pub(crate) struct Progress {
 pub(crate) struct Channel<P> {
     source: Source,
     queue: VecDeque<Arrival<P>>,
-    queued_buffers: u64,
+    /// Credits that brought what is queued: buffers that came in one slot took one.
+    queued_credits: u64,
     next: Sequence,
     checked: Sequence,
     /// Subpartitions of which something has come; `None`: ended.
@@ -81,7 +81,7 @@ impl<P: Payload> Channel<P> {
         Self {
             source,
             queue: VecDeque::new(),
-            queued_buffers: 0,
+            queued_credits: 0,
             next: Sequence::ZERO,
             checked: Sequence::ZERO,
             subpartitions: BTreeMap::new(),
@@ -118,12 +118,15 @@ impl<P: Payload> Channel<P> {
             .next()
             .ok_or_else(|| self.broken(subpartition, "the sequence numbers are used up"))?;
         match &arrival {
-            Arrival::Buffer(..) => self.queued_buffers += 1,
+            Arrival::Buffer(entry, _) => {
+                let last = self.queue.back();
+                let joins = matches!(last, Some(Arrival::Buffer(last, _)) if shares_slot(last, entry));
+                self.queued_credits += u64::from(!joins);
+            }
             Arrival::End(end) if end.last => self.phase = Phase::LastArrived,
             Arrival::End(_) => {}
         }
-        // One credit may bring as many buffers as one slot can hold.
-        if self.queued_buffers > self.source.window * u64::from(MAX_SLICES) {
+        if self.queued_credits > self.source.window {
             let message = format!("more buffers arrived than the credit of {}", self.source.window);
             return Err(self.broken(subpartition, message));
         }
@@ -170,7 +173,9 @@ impl<P: Payload> Channel<P> {
                     self.queue.push_front(Arrival::Buffer(entry, payload));
                     return Ok(Next::Mismatch(mismatch));
                 }
-                self.queued_buffers -= 1;
+                let next = self.queue.front();
+                let is_followed = matches!(next, Some(Arrival::Buffer(next, _)) if shares_slot(&entry, next));
+                self.queued_credits -= u64::from(!is_followed);
                 self.count_buffer(&entry)?;
                 (Item::Buffer(entry, payload), entry.sequence)
             }
@@ -194,7 +199,7 @@ impl<P: Payload> Channel<P> {
         self.phase = Phase::Over;
         self.awaited = None;
         self.queue.clear();
-        self.queued_buffers = 0;
+        self.queued_credits = 0;
         self.subpartitions.clear();
         was_open
     }
@@ -280,5 +285,80 @@ impl<P: Payload> Channel<P> {
 
     fn broken(&self, subpartition: SubpartitionIndex, message: impl Into<String>) -> ShuffleError {
         self.locate(ShuffleError::new(ErrorKind::Protocol, message).subpartition(subpartition))
+    }
+}
+
+/// Whether two buffers that follow each other came in one slot, for one credit. A slot is filled again only when all that came in
+/// it is given back.
+fn shares_slot(first: &SlotEntry, next: &SlotEntry) -> bool {
+    (first.arena, next.arena) == (Arena::Read, Arena::Read) && first.slot == next.slot
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use shuffle_protocol::error::ErrorKind;
+    use shuffle_protocol::frame::{Arena, SlotEntry};
+    use shuffle_protocol::ids::{NodeAddress, PartitionId, ResultId, Sequence, StreamId, SubpartitionRange};
+
+    use super::{Channel, Next, Source};
+    use crate::consumer::demux::Arrival;
+
+    fn channel(window: u64) -> Channel<Bytes> {
+        let partition = PartitionId {
+            result: ResultId::new(11),
+            index: 3,
+            attempt: 5,
+        };
+        Channel::new(Source {
+            stream: StreamId::new(1),
+            node: NodeAddress::parse("node:1").unwrap(),
+            partition,
+            range: SubpartitionRange::new(0, 1).unwrap(),
+            window,
+        })
+    }
+
+    fn packed(sequence: u64, slot: u32, payload: &'static [u8]) -> Arrival<Bytes> {
+        let entry = SlotEntry {
+            sequence: Sequence::new(sequence),
+            slot,
+            length: u32::try_from(payload.len()).unwrap(),
+            checksum: crc32fast::hash(payload),
+            arena: Arena::Read,
+            ..SlotEntry::default()
+        };
+        Arrival::Buffer(entry, Bytes::from_static(payload))
+    }
+
+    /// What came in one slot took one credit, however much of it has come out.
+    #[test]
+    fn buffers_in_one_slot_take_one_credit() {
+        let mut channel = channel(2);
+        // The first has no payload, so the second begins where it does.
+        for (sequence, slot, payload) in [(0, 7, &b""[..]), (1, 7, b"x"), (2, 7, b"y"), (3, 9, b"z")] {
+            channel.handle_arrival(packed(sequence, slot, payload)).unwrap();
+        }
+        assert!(
+            matches!(channel.poll_next(), Ok(Next::Item(_))),
+            "two of the first slot stay"
+        );
+        let error = channel.handle_arrival(packed(4, 8, b"")).unwrap_err();
+        assert!(matches!(error.kind(), ErrorKind::Protocol), "{error}");
+    }
+
+    /// Those of a slot come out before the others of it are here, or together; then its credit may bring the next.
+    #[test]
+    fn a_slot_whose_buffers_have_come_out_takes_no_credit() {
+        for together in [1, 2, 3] {
+            let mut channel = channel(1);
+            for sequence in 0..12 {
+                let slot = u32::try_from(sequence / 3).unwrap();
+                channel.handle_arrival(packed(sequence, slot, b"abc")).unwrap();
+                if sequence % 3 == 2 || (sequence + 1) % together == 0 {
+                    while let Ok(Next::Item(_)) = channel.poll_next() {}
+                }
+            }
+        }
     }
 }
