@@ -9,7 +9,7 @@
 //! The lease on the buffer that is arriving lies here too, because it must end in the same step in which the core gives the
 //! connection up: in the next one the buffer may be somebody else's.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{Cell, RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
@@ -23,6 +23,8 @@ pub(crate) struct Signal {
     output: Notify,
     close: RefCell<Option<ShuffleError>>,
     arriving: RefCell<Option<Writable>>,
+    /// What arrives fills a part of that buffer: beside it lies what is being read.
+    is_part: Cell<bool>,
 }
 
 impl Signal {
@@ -41,6 +43,20 @@ impl Signal {
         self.arriving.borrow_mut()
     }
 
+    /// From now on this buffer arrives; `is_part`: in a part of it, beside what is being read.
+    pub(crate) fn expect(&self, buffer: Writable, is_part: bool) {
+        self.is_part.set(is_part);
+        self.arriving.replace(Some(buffer));
+    }
+
+    /// Ends the lease on the buffer that arrives, if one does. What lies beside it stays as it is.
+    pub(crate) fn abandon(&self) {
+        let arriving = self.arriving.take();
+        if let Some(buffer) = arriving.filter(|_| self.is_part.get()) {
+            buffer.hand_over();
+        }
+    }
+
     /// There is output.
     pub(crate) fn raise(&self) {
         self.output.notify_one();
@@ -49,7 +65,7 @@ impl Signal {
     /// The connection is over; the first reason stays.
     pub(crate) fn close(&self, reason: ShuffleError) {
         self.close.borrow_mut().get_or_insert(reason);
-        self.arriving.borrow_mut().take();
+        self.abandon();
         self.raise();
     }
 }

@@ -65,7 +65,7 @@ pub(crate) async fn carry(service: Rc<Service>, remote: Remote, stream: TcpStrea
         end = flow.run(&mut poll) => end,
     };
     // The lease on the buffer that was arriving ends before the core gives the buffer to somebody else.
-    inbound.abandon();
+    signal.abandon();
     let reason = match end {
         End::Closed => ShuffleError::new(ErrorKind::ConnectionLost, "the other side closed the connection"),
         End::Broken(error) => {
@@ -177,7 +177,7 @@ impl<S: SendStrategy> Reading<'_, S> {
                     };
                     if let Landing::Slot(slot) | Landing::Part(slot, _) = landing {
                         let buffer = self.service.writable(slot).map_err(End::Refused)?;
-                        self.signal.arriving().replace(buffer);
+                        self.signal.expect(buffer, matches!(landing, Landing::Part(..)));
                     }
                     inbound.expect(head, place);
                 }

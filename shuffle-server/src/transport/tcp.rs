@@ -165,16 +165,6 @@ impl Inbound {
         Ok(read)
     }
 
-    /// The connection is over: ends the lease on the buffer that was arriving.
-    pub(crate) fn abandon(&self) {
-        let arriving = self.signal.arriving().take();
-        let is_part = |payload: &Payload| matches!(payload.into, Into::Part(_));
-        // What lies beside it stays as it is.
-        if let Some(buffer) = arriving.filter(|_| self.payload.as_ref().is_some_and(is_part)) {
-            buffer.hand_over();
-        }
-    }
-
     /// Whether the end of the connection here cuts nothing off.
     pub(crate) fn is_at_boundary(&self) -> bool {
         self.payload.is_none() && self.fresh.is_empty() && self.deframer.is_at_boundary()

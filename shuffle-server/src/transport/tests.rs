@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use buffer_pool::{ArenaFile, ArenaKind, JobKey, MappedArena, SlotRef};
 use proptest::prelude::*;
-use shuffle_protocol::frame::{Arena, Frame, NumberEntry, SlotEntry};
+use shuffle_protocol::frame::{Arena, DataHead, Frame, NumberEntry, SlotEntry};
 use shuffle_protocol::partition::{BufferKind, Codec};
 use shuffle_protocol::{Sequence, StreamId, SubpartitionIndex};
 use tokio::net::{TcpListener, TcpStream};
@@ -276,19 +276,18 @@ proptest! {
     }
 }
 
-#[tokio::test]
-async fn a_closed_connection_gives_up_its_buffer_at_once() {
+/// A connection on which one buffer arrives, of which so many bytes, head and all, have been sent.
+async fn begun(length: u32, bytes: usize) -> (TcpStream, TcpStream, Rc<Signal>, Inbound, DataHead) {
     let (sender, receiver) = pair().await;
-    let (source, target) = (filled(), arena());
     let item = Item::Payload {
         slot: 1,
         offset: 0,
-        length: BUFFER,
+        length,
         wanted: true,
     };
-    let bytes = written(&[item], &source, 1 << 20);
+    let written = written(&[item], &filled(), 1 << 20);
     sender.writable().await.unwrap();
-    assert_eq!(sender.try_write(&bytes[..2000]).unwrap(), 2000);
+    assert_eq!(sender.try_write(&written[..bytes]).unwrap(), bytes);
     let signal = Rc::new(Signal::default());
     let mut inbound = Inbound::new(Rc::clone(&signal));
     let head = loop {
@@ -301,6 +300,43 @@ async fn a_closed_connection_gives_up_its_buffer_at_once() {
             }
         }
     };
+    (sender, receiver, signal, inbound, head)
+}
+
+/// What comes into a part of a buffer leaves the rest as it is, also where the connection ends in the middle of it.
+#[tokio::test]
+async fn what_lies_beside_a_part_stays() {
+    const AT: usize = 100;
+    const LENGTH: usize = 1000;
+    for sent in [88 + LENGTH, 88 + LENGTH / 2] {
+        let (_sender, receiver, signal, mut inbound, head) = begun(1000, sent).await;
+        let (source, target) = (filled(), filled());
+        signal.expect(target.writable(2).unwrap(), true);
+        inbound.expect(head, Into::Part(AT));
+        receiver.readable().await.unwrap();
+        assert_eq!(inbound.try_read(&receiver).unwrap(), sent - 88);
+        match inbound.next().unwrap() {
+            Some(Incoming::Payload(_)) => {}
+            _ => signal.close(shuffle_protocol::ShuffleError::new(
+                shuffle_protocol::error::ErrorKind::ConnectionLost,
+                "gone",
+            )),
+        }
+        let (came, now) = (
+            source.leased(1, 0, BUFFER).unwrap(),
+            target.leased(2, 0, BUFFER).unwrap(),
+        );
+        let before = source.leased(2, 0, BUFFER).unwrap();
+        let until = AT + sent - 88;
+        assert_eq!(now[AT..until], came[..sent - 88]);
+        assert!(now[..AT] == before[..AT] && now[until..] == before[until..]);
+    }
+}
+
+#[tokio::test]
+async fn a_closed_connection_gives_up_its_buffer_at_once() {
+    let (_sender, receiver, signal, mut inbound, head) = begun(BUFFER, 2000).await;
+    let target = arena();
     signal.arriving().replace(target.writable(1).unwrap());
     inbound.expect(head, Into::Buffer);
     receiver.readable().await.unwrap();
