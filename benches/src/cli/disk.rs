@@ -40,7 +40,7 @@ pub struct SpillArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Bytes in one buffer, a multiple of 4096
-    #[arg(long, value_name = "BYTES", default_value = "32k", value_parser = parse_buffer)]
+    #[arg(long, value_name = "BYTES", default_value = "128k", value_parser = parse_buffer)]
     pub buffer_size: u32,
     /// Bytes of the server's pool
     #[arg(long, value_name = "BYTES", default_value = "64m", value_parser = parse_bytes)]
