@@ -75,7 +75,7 @@ impl<B: Backing> Node<B> {
             pool,
             broadcast,
         });
-        made.limit_unacked(request.max_buffers.max(request.min_buffers));
+        made.limit_unacked(request.max_buffers);
         let no = self.partitions.insert(made);
         if let Some(pool) = pool {
             self.pool_owners.insert(pool, PoolOwner::Writer(no));

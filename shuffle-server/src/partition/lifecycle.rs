@@ -157,15 +157,15 @@ impl Partition {
         self.queues.book_bytes()
     }
 
-    /// A spilling broadcast whose writer has so many buffers.
+    /// Of a spilling broadcast: its writer may have so many buffers (0: however many there are).
     pub(crate) fn limit_unacked(&mut self, writer_buffers: u32) {
-        if let Some(audience) = self
-            .audience
-            .as_ref()
-            .filter(|_| self.kind.pressure == Pressure::Spilling)
-        {
+        let Some(audience) = &self.audience else { return };
+        if self.kind.pressure == Pressure::Spilling {
             let share = u64::from(writer_buffers) / (4 * audience.nodes().max(1));
-            self.max_unacked_in_memory = share.clamp(1, MAX_UNACKED_IN_MEMORY);
+            self.max_unacked_in_memory = match writer_buffers {
+                0 => MAX_UNACKED_IN_MEMORY,
+                _ => share.clamp(1, MAX_UNACKED_IN_MEMORY),
+            };
         }
     }
 

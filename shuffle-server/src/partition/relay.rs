@@ -239,7 +239,6 @@ impl<B: Backing> Node<B> {
         partition.push(0, Buffered::received(slot.slot, entry));
         self.list_subpartition(no, 0);
         self.advance(no);
-        self.stalling.push(no);
     }
 
     /// The producing node has sent everything, and says what that was.
