@@ -290,7 +290,7 @@ impl<P: Payload> Channel<P> {
 
 /// Whether two buffers that follow each other came in one slot, for one credit. A slot is filled again only when all that came in
 /// it is given back.
-fn shares_slot(first: &SlotEntry, next: &SlotEntry) -> bool {
+pub(super) fn shares_slot(first: &SlotEntry, next: &SlotEntry) -> bool {
     (first.arena, next.arena) == (Arena::Read, Arena::Read) && first.slot == next.slot
 }
 

@@ -7,14 +7,27 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use shuffle_protocol::error::{ErrorKind, ShuffleError};
 use tokio::sync::Notify;
 
+use super::channel::shares_slot;
 use super::demux::Arrival;
 use crate::attach::View;
 
 #[derive(Default)]
 struct State {
     arrivals: Vec<(u32, Arrival<View>)>,
+    /// Credits, and ends, that brought them: buffers that came in one slot took one.
+    credits: u64,
     failure: Option<Failure>,
     closed: bool,
+}
+
+impl State {
+    /// It came in the slot of the one before it.
+    fn joins_last(&self, index: u32, arrival: &Arrival<View>) -> bool {
+        match (self.arrivals.last(), arrival) {
+            (Some((of, Arrival::Buffer(last, _))), Arrival::Buffer(next, _)) => *of == index && shares_slot(last, next),
+            _ => false,
+        }
+    }
 }
 
 /// An error, and the channel of the gate in which it happened, if it was in one.
@@ -46,10 +59,11 @@ impl Inbox {
             return;
         }
         let was_empty = state.arrivals.is_empty();
-        state
-            .arrivals
-            .extend(arrivals.drain(..).map(|arrival| (index, arrival)));
-        let too_many = u64::try_from(state.arrivals.len()).is_ok_and(|arrivals| arrivals > self.capacity);
+        for arrival in arrivals.drain(..) {
+            state.credits += u64::from(!state.joins_last(index, &arrival));
+            state.arrivals.push((index, arrival));
+        }
+        let too_many = state.credits > self.capacity;
         drop(state);
         if too_many {
             let message = format!("more than {} arrivals, beyond all credit of the gate", self.capacity);
@@ -66,6 +80,7 @@ impl Inbox {
         let dropped = {
             let mut state = self.lock();
             state.failure.get_or_insert((channel, error));
+            state.credits = 0;
             std::mem::take(&mut state.arrivals)
         };
         drop(dropped);
@@ -79,6 +94,7 @@ impl Inbox {
             Some(failure) => Err(failure.clone()),
             None => {
                 std::mem::swap(&mut state.arrivals, out);
+                state.credits = 0;
                 Ok(())
             }
         }
